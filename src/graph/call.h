@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 - The context in which an operator entry runs: arguments in, graph values out.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/graph/args.h"
+#include "src/graph/record.h"
+#include "src/hlo/builder.h"
+
+namespace torch_tpu::graph {
+
+using hlo::Value;
+using hlo::Values;
+
+// A mistake of the user. Becomes the PyTorch exception of that kind at the boundary.
+class UserError : public std::runtime_error {
+ public:
+  enum Kind : uint8_t { Runtime, Index, Value, Type, NotImplemented, OutOfMemory, LinAlg };
+  UserError(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Kind kind() const { return kind_; }
+
+ private:
+  Kind kind_;
+};
+
+// How the strides of results are chosen. Contiguous unless said otherwise.
+enum class OutputRule : uint8_t {
+  Contiguous,
+  Pointwise,  // TensorIterator's rule: the inputs' common memory order
+};
+
+struct OpEntry;
+
+// What an entry may have asked of the values of numbers; part of the key from then on.
+struct Specialization {
+  bool whole = false;            // value itself
+  std::vector<double> matches;   // equality with one of these
+};
+
+class Call {
+ public:
+  // ---- arguments, by the schema's names -------------------------------------------------------
+  bool has(std::string_view name) const;  // given and not None
+  // The tensor's logical value (read through its view) in its own dtype.
+  Value tensor(std::string_view name);
+  // The same converted to dtype; numbers (Scalar arguments, wrapped numbers, 0-dim CPU tensors) are
+  // converted on the host and arrive as run-time 0-dim inputs of that dtype.
+  Value tensor(std::string_view name, DType dtype);
+  Values tensors(std::string_view name);  // a list of tensors, each in its own dtype
+  Values tensors(std::string_view name, DType dtype);
+  std::vector<std::optional<Value>> optional_tensors(std::string_view name);
+  const TensorArg& meta(std::string_view name) const;  // sizes, strides, dtype of a tensor
+  const TensorArg* meta_or_null(std::string_view name) const;
+  std::vector<const TensorArg*> metas(std::string_view name) const;  // null: None in the list
+  DType dtype_of(std::string_view name) const { return meta(name).dtype; }
+  int64_t integer(std::string_view name) const;
+  std::optional<int64_t> integer_or_none(std::string_view name) const;
+  bool flag(std::string_view name) const { return integer(name) != 0; }
+  Dims ints(std::string_view name) const;  // empty when None
+  std::string text(std::string_view name) const;
+  std::optional<DType> dtype(std::string_view name) const;  // dtype argument
+  // A Scalar or float argument as a run-time 0-dim input: a new value never compiles anew.
+  Value scalar(std::string_view name, DType dtype);
+  Values scalars(std::string_view name, DType dtype);
+  // Its value where the lowering itself depends on it. Every new value compiles anew.
+  double real(std::string_view name);
+  int64_t whole_number(std::string_view name);
+  std::vector<double> reals(std::string_view name);
+  // Whether it equals `value`; only the answer becomes part of the key.
+  bool equals(std::string_view name, double value);
+  Number::Kind number_kind(std::string_view name) const;
+
+  // ---- dtype rules -----------------------------------------------------------------------------
+  // torch.result_type of tensors and numbers by name (PyTorch's categories: dimensioned tensors,
+  // 0-dim tensors, wrapped numbers).
+  DType result_type(std::initializer_list<std::string_view> names) const;
+  DType result_type(const std::vector<std::string_view>& names) const;
+  // The same, with integers and bool promoted to the default float type.
+  DType float_result_type(std::initializer_list<std::string_view> names) const;
+  DType default_float() const { return default_float_; }
+
+  // ---- dimensions ------------------------------------------------------------------------------
+  // Wraps a negative dim; IndexError in PyTorch's words when out of range. 0-dim counts as 1-dim.
+  int64_t wrap(int64_t dim, int64_t rank) const;
+  // The dims argument of a reduction: wrapped, no duplicates; all dims when None or empty.
+  Dims reduce_dims(std::string_view name, int64_t rank) const;
+  Dims broadcast(std::initializer_list<const Dims*> shapes) const;  // RuntimeError on mismatch
+
+  // ---- effects ---------------------------------------------------------------------------------
+  // Writes through the tensor argument's view (converted to its dtype, broadcast to its sizes).
+  void write(std::string_view name, const Value& value);
+  void write(std::string_view name, int64_t element, const Value& value);  // list element
+  // A run-time check: raises when the host next waits if any element of `bad` is true.
+  void fail_if(const Value& bad, CheckSpec::Error error, std::string message);
+  // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10), U32[count].
+  // The stream depends only on seed, offset and count's position, never on mode or plugin.
+  Value random_bits(int64_t count, std::string_view generator = "generator");
+  // Strides of result i, when not the rule's.
+  void output_strides(int64_t i, Dims strides);
+
+  // ---- errors ----------------------------------------------------------------------------------
+  template <typename... Parts>
+  void check(bool condition, const Parts&... parts) const {
+    if (!condition) fail(UserError::Runtime, join(parts...));
+  }
+  template <typename... Parts>
+  void check_index(bool condition, const Parts&... parts) const {
+    if (!condition) fail(UserError::Index, join(parts...));
+  }
+  template <typename... Parts>
+  void check_value(bool condition, const Parts&... parts) const {
+    if (!condition) fail(UserError::Value, join(parts...));
+  }
+  template <typename... Parts>
+  void check_supported(bool condition, const Parts&... parts) const {
+    if (!condition) fail(UserError::NotImplemented, join(parts...));
+  }
+  // Message gets "<op>(): " in front.
+  [[noreturn]] void fail(UserError::Kind kind, const std::string& message) const;
+
+  hlo::Builder& builder() { return *builder_; }
+  Platform platform() const { return platform_; }
+  bool host_kernels() const { return host_kernels_; }
+  hlo::Precision precision() const { return precision_; }
+  // Marks the function as calling a host kernel (CPU plugin only).
+  void uses_host_kernel() { record_->has_host_kernels = true; }
+  std::string op_name() const;
+
+ private:
+  friend class Tracer;
+  Call() = default;
+
+  const Arg& arg(std::string_view name) const;
+  int index_of(std::string_view name) const;
+  Value read(const Arg& arg, TensorRef ref, std::optional<DType> dtype);
+  Value number_input(const Number& number, TensorRef ref, DType dtype);
+  Value scalar_param(const ScalarSource& source);
+
+  static std::string str(const std::string& s) { return s; }
+  static std::string str(std::string_view s) { return std::string(s); }
+  static std::string str(const char* s) { return s; }
+  static std::string str(const Dims& dims);
+  static std::string str(DType dtype) { return std::string(hlo::torch_name(dtype)); }
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  static std::string str(T v) {
+    return std::to_string(v);
+  }
+  template <typename... Parts>
+  static std::string join(const Parts&... parts) {
+    std::string out;
+    ((out += str(parts)), ...);
+    return out;
+  }
+
+  const OpEntry* entry_ = nullptr;
+  const std::vector<std::string>* names_ = nullptr;
+  std::vector<TensorRef> refs_;        // per entry argument: where it comes from in the call
+  std::vector<const Arg*> args_;       // per entry argument
+  hlo::Builder* builder_ = nullptr;
+  class Tracer* tracer_ = nullptr;
+  Record* record_ = nullptr;
+  Platform platform_ = Platform::Cpu;
+  bool host_kernels_ = false;
+  hlo::Precision precision_ = hlo::Precision::Highest;
+  DType default_float_ = DType::F32;
+  std::vector<std::optional<Dims>> strides_;
+};
+
+// torch.promote_types.
+DType promote(DType a, DType b);
+// True when PyTorch lets a result of dtype `from` be written into a tensor of dtype `to`.
+bool can_cast(DType from, DType to);
+
+}  // namespace torch_tpu::graph

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 - What tracing one operator call yields: its function, and where inputs and results go.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/graph/args.h"
+#include "src/graph/key.h"
+#include "src/hlo/builder.h"
+
+namespace torch_tpu::graph {
+
+enum class Platform : uint8_t { Cpu, Tpu };
+
+// Which tensor argument a parameter is the base value of (list arguments: the element too).
+struct TensorRef {
+  uint16_t arg = 0, element = 0;
+  bool operator==(const TensorRef&) const = default;
+};
+
+// Where a run-time scalar comes from at each call. dtype is one of F32, F64, S32, S64, U32.
+struct ScalarSource {
+  enum Kind : uint8_t {
+    NumberRe,   // Number of a Scalar argument, an element of a list, or a host tensor
+    NumberIm,
+    ViewStart,  // (offset of tensor / divisor) % modulus
+    SeedLow,
+    SeedHigh,
+    OffsetLow,
+    OffsetHigh,
+    NumberFlag,  // 1 if the number is not zero (NaN counts as not zero)
+  } kind = NumberRe;
+  DType dtype = DType::F32;
+  TensorRef from;
+  int64_t divisor = 1, modulus = 1;
+  bool operator==(const ScalarSource&) const = default;
+};
+
+// A new tensor: its base value is result `result` of the function.
+struct OutputSpec {
+  int32_t result = -1;  // -1: undefined tensor
+  DType dtype = DType::F32;
+  Dims sizes, strides;
+  hlo::Type base;
+  bool contiguous = true;
+};
+
+// A mutated argument: its storage gets a new base value.
+struct WriteSpec {
+  TensorRef to;
+  int32_t result = -1;
+  hlo::Type base;
+  bool donates = true;   // the old base is an input that this write replaces
+  int32_t input = -1;    // index into Record::inputs of the old base, or -1
+};
+
+// A run-time check: the function's error word is (index of the check + 1), 0 if all held.
+struct CheckSpec {
+  enum Error : uint8_t { Index, Runtime, Value } error = Index;
+  std::string message;
+};
+
+struct Record {
+  Key key;
+  std::string op;  // qualified name of the op as called, for messages
+  hlo::Function function;
+  std::vector<TensorRef> inputs;  // parameters 0..n-1
+  std::vector<hlo::Type> input_types;
+  std::vector<ScalarSource> scalars;  // the parameters after them, all 0-dim
+  uint64_t random_increment = 0;      // what the generator's offset advances by
+  int32_t generator_arg = -1;
+  std::vector<OutputSpec> outputs;
+  std::vector<WriteSpec> writes;
+  std::vector<hlo::Type> result_types;
+  std::vector<CheckSpec> checks;
+  int32_t error_result = -1;  // result that holds the error word
+  bool has_host_kernels = false;
+  // Makes the same call's function for another platform (values of run-time inputs do not matter).
+  std::function<std::shared_ptr<Record>(Platform)> retrace;
+  // The run layer's handle on the program of this call alone.
+  mutable std::shared_ptr<void> program;
+};
+using RecordPtr = std::shared_ptr<const Record>;
+
+}  // namespace torch_tpu::graph
