@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -92,13 +93,20 @@ class Builder {
   Region region(const std::vector<Type>& args, const std::function<Values(const Values&)>& fn);
   // Inlines another function; returns its results.
   Values inline_call(const Function& fn, std::span<const Value> args);
+  // Drops what the results do not need (instructions with side effects stay), numbers the values
+  // densely, and leaves the builder empty: its Values are no longer good for anything.
   Function finish(std::span<const Value> results);
 
-  const Type& type(int32_t id) const { return fn_.types[id]; }
+  // Stays valid while more instructions are appended.
+  const Type& type(int32_t id) const { return types_[id]; }
 
  private:
-  Function fn_;
-  std::vector<std::vector<Instr>*> open_;  // innermost last; empty means fn_.body
+  int32_t new_value(Type type);
+
+  std::deque<Type> types_;  // by value id; a deque, so that references survive growth
+  std::vector<int32_t> params_;
+  std::vector<Instr> body_;
+  std::vector<std::vector<Instr>*> open_;  // innermost last; empty means body_
 };
 
 inline const Type& Value::type() const { return builder_->type(id_); }
@@ -126,18 +134,20 @@ Value iota(Builder& b, const Type& type, int64_t dim);
 // ---- elementwise -------------------------------------------------------------------------------
 // Binary builders broadcast their operands NumPy-style (so a 0-dim operand is a scalar); the
 // element types must be equal. Overloads with a double make a splat constant of the other's type.
-#define TORCH_TPU_HLO_UNARY(X)                                                             \
-  X(abs) X(cbrt) X(ceil) X(cosine) X(count_leading_zeros) X(exponential)                   \
-  X(exponential_minus_one) X(floor) X(imag) X(is_finite) X(log) X(log_plus_one)            \
-  X(logistic) X(negate) X(not_) X(popcnt) X(real) X(round_nearest_afz)                     \
-  X(round_nearest_even) X(rsqrt) X(sign) X(sine) X(sqrt) X(tan) X(tanh)
-#define TORCH_TPU_CHLO_UNARY(X)                                                            \
-  X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bessel_i1e) X(cosh) X(digamma)      \
-  X(erf) X(erf_inv) X(erfc) X(is_inf) X(is_neg_inf) X(is_pos_inf) X(lgamma) X(sinh)
-#define TORCH_TPU_HLO_BINARY(X)                                                            \
-  X(add) X(and_) X(atan2) X(divide) X(maximum) X(minimum) X(multiply) X(or_) X(power)      \
-  X(remainder) X(shift_left) X(shift_right_arithmetic) X(shift_right_logical)              \
-  X(subtract) X(xor_)
+#define TORCH_TPU_HLO_UNARY(X)                                                                     \
+  X(abs)                                                                                           \
+  X(cbrt) X(ceil) X(cosine) X(count_leading_zeros) X(exponential) X(exponential_minus_one)         \
+      X(floor) X(imag) X(is_finite) X(log) X(log_plus_one) X(logistic) X(negate) X(not_) X(popcnt) \
+          X(real) X(round_nearest_afz) X(round_nearest_even) X(rsqrt) X(sign) X(sine) X(sqrt)      \
+              X(tan) X(tanh)
+#define TORCH_TPU_CHLO_UNARY(X)                                                                 \
+  X(acos)                                                                                       \
+  X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bessel_i1e) X(cosh) X(digamma) X(erf) X(erf_inv) \
+      X(erfc) X(is_inf) X(is_neg_inf) X(is_pos_inf) X(lgamma) X(sinh)
+#define TORCH_TPU_HLO_BINARY(X)                                                             \
+  X(add)                                                                                    \
+  X(and_) X(atan2) X(divide) X(maximum) X(minimum) X(multiply) X(or_) X(power) X(remainder) \
+      X(shift_left) X(shift_right_arithmetic) X(shift_right_logical) X(subtract) X(xor_)
 #define TORCH_TPU_CHLO_BINARY(X) X(next_after) X(polygamma) X(zeta)
 #define X(name) Value name(const Value& x);
 TORCH_TPU_HLO_UNARY(X)
@@ -223,8 +233,8 @@ struct GatherDims {
 Value gather(const Value& operand, const Value& indices, const GatherDims& dims,
              const Dims& slice_sizes, bool indices_are_sorted = false);
 struct ScatterDims {
-  Dims update_window_dims, inserted_window_dims, input_batching_dims,
-      scatter_indices_batching_dims, scatter_dims_to_operand_dims;
+  Dims update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
+      scatter_dims_to_operand_dims;
   int64_t index_vector_dim = 0;
 };
 using Combiner = std::function<Value(const Value& old_value, const Value& update)>;
@@ -276,8 +286,8 @@ struct ConvConfig {
   int64_t feature_group_count = 1, batch_group_count = 1;
   Precision precision = Precision::Highest;
 };
-Value convolution(const Value& lhs, const Value& rhs, const ConvDims& dims, const ConvConfig& config,
-                  std::optional<DType> result_dtype = {});
+Value convolution(const Value& lhs, const Value& rhs, const ConvDims& dims,
+                  const ConvConfig& config, std::optional<DType> result_dtype = {});
 
 // ---- the rest ----------------------------------------------------------------------------------
 // Sorts all operands together along dim; less(a_i..., b_i...) gets one scalar pair per operand:

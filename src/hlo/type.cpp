@@ -50,9 +50,7 @@ int bit_width(DType dtype) { return row(dtype).bits; }
 int64_t byte_size(DType dtype) { return row(dtype).bits < 8 ? 1 : row(dtype).bits / 8; }
 bool is_floating(DType dtype) { return row(dtype).kind == kFloat; }
 bool is_complex(DType dtype) { return row(dtype).kind == kComplex; }
-bool is_integer(DType dtype) {
-  return row(dtype).kind == kSigned || row(dtype).kind == kUnsigned;
-}
+bool is_integer(DType dtype) { return row(dtype).kind == kSigned || row(dtype).kind == kUnsigned; }
 bool is_signed_integer(DType dtype) { return row(dtype).kind == kSigned; }
 bool is_unsigned_integer(DType dtype) { return row(dtype).kind == kUnsigned; }
 bool is_float8(DType dtype) { return is_floating(dtype) && row(dtype).bits == 8; }
