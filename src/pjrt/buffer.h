@@ -6,8 +6,8 @@
 #include <span>
 #include <utility>
 
-#include "pjrt/element_type.h"
-#include "pjrt/event.h"
+#include "src/pjrt/element_type.h"
+#include "src/pjrt/event.h"
 
 struct PJRT_Api;
 struct PJRT_Buffer;

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "pjrt/buffer.h"
-#include "pjrt/compile_options.h"
-#include "pjrt/executable.h"
+#include "src/pjrt/buffer.h"
+#include "src/pjrt/compile_options.h"
+#include "src/pjrt/executable.h"
 
 struct PJRT_Client;
 struct PJRT_Device;

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "pjrt/compile_options.h"
-#include "pjrt/event.h"
+#include "src/pjrt/compile_options.h"
+#include "src/pjrt/event.h"
 
 struct PJRT_Api;
 struct PJRT_Buffer;
@@ -64,6 +64,8 @@ class CompiledProgram {
   PJRT_Executable* raw_program() const { return raw_; }
 
  protected:
+  void destroy_program() noexcept;
+
   std::shared_ptr<const Plugin> plugin_;
   PJRT_Executable* raw_ = nullptr;
   std::size_t num_outputs_ = 0;

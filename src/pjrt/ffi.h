@@ -10,9 +10,11 @@
 #include <string_view>
 #include <utility>
 
-struct XLA_FFI_CallFrame;
-
 namespace torch_tpu::pjrt {
+
+namespace ffi_abi {
+struct CallFrame;
+}
 
 class Plugin;
 
@@ -33,7 +35,7 @@ struct FfiBuffer {
 // One call, while it lasts. Nothing here allocates, save fail().
 class FfiCall {
  public:
-  explicit FfiCall(XLA_FFI_CallFrame* frame) : frame_(frame) {}
+  explicit FfiCall(ffi_abi::CallFrame* frame) : frame_(frame) {}
 
   std::size_t num_args() const;
   std::size_t num_results() const;
@@ -55,7 +57,7 @@ class FfiCall {
  private:
   const void* find_attr(std::string_view name, int kind) const;
 
-  XLA_FFI_CallFrame* frame_;
+  ffi_abi::CallFrame* frame_;
   std::string failure_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +62,8 @@ class Plugin {
   int api_minor_ = 0;
   bool is_cpu_plugin_ = false;
   bool is_libtpu_ = false;
+  mutable std::once_flag identity_once_;
+  mutable std::string identity_;
 };
 
 // True when a TPU is on the PCI bus and this process can reach its device file. `root` is put

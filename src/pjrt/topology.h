@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "pjrt/client.h"
-#include "pjrt/executable.h"
+#include "src/pjrt/client.h"
+#include "src/pjrt/executable.h"
 
 struct PJRT_TopologyDescription;
 
