@@ -84,9 +84,14 @@ $(STAMPS)/deps-dev: $(STAMPS)/venv pyproject.toml tools/dependencies.py
 	@touch $@
 
 # ---- The build ----
-$(BUILD)/build.ninja: CMakeLists.txt | $(STAMPS)/deps
-	@printf '\n== Configuring\n'
+# Another VENV is another Python and another torch; the file changes only when the answer does.
+$(BUILD)/venv.txt: FORCE
 	@mkdir -p $(BUILD)
+	@echo '$(PY)' | cmp -s - $@ || echo '$(PY)' > $@
+FORCE:
+
+$(BUILD)/build.ninja: CMakeLists.txt $(BUILD)/venv.txt | $(STAMPS)/deps
+	@printf '\n== Configuring\n'
 	@$(call LOCK,$(BUILD)) $(CMAKE_CONFIGURE) -B $(BUILD)
 	@touch $@
 
