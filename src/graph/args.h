@@ -35,8 +35,11 @@ struct TensorArg {
   int64_t offset = 0;  // in elements of dtype
   hlo::Type base;      // of the storage's value
   bool host = false, wrapped = false;
-  bool conj = false, neg = false;
-  Number number;  // when host
+  // Tensor arguments of one call that share a storage have equal numbers here (only calls that
+  // write care); -1: not known to share.
+  int32_t alias = -1;
+  bool uninitialized = false;  // the storage has no value yet; reads give zeros
+  Number number;               // when host
   int64_t rank() const { return static_cast<int64_t>(sizes.size()); }
   int64_t elements() const { return hlo::element_count(sizes); }
 };

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "src/graph/args.h"
@@ -127,10 +128,19 @@ class Call {
   hlo::Builder& builder() { return *builder_; }
   Platform platform() const { return platform_; }
   bool host_kernels() const { return host_kernels_; }
-  hlo::Precision precision() const { return precision_; }
+  hlo::Precision precision();
   // Marks the function as calling a host kernel (CPU plugin only).
   void uses_host_kernel() { record_->has_host_kernels = true; }
   std::string op_name() const;
+
+  // ---- for lowerings that are made at run time, by position ------------------------------------
+  size_t arg_count() const;
+  const Arg& arg_at(size_t i) const;
+  Value read_at(size_t i, size_t element = 0);
+  void write_at(size_t i, size_t element, const Value& value);
+  Value scalar_input(const ScalarSource& source);
+  uint64_t& random_increment();
+  void want_all_values();  // the values of all numbers become part of the key
 
  private:
   friend class Tracer;
@@ -138,10 +148,6 @@ class Call {
 
   const Arg& arg(std::string_view name) const;
   int index_of(std::string_view name) const;
-  Value read(const Arg& arg, TensorRef ref, std::optional<DType> dtype);
-  Value number_input(const Number& number, TensorRef ref, DType dtype);
-  Value scalar_param(const ScalarSource& source);
-
   static std::string str(const std::string& s) { return s; }
   static std::string str(std::string_view s) { return std::string(s); }
   static std::string str(const char* s) { return s; }
@@ -159,10 +165,12 @@ class Call {
     return out;
   }
 
+  Value read(const Arg& arg, TensorRef ref, std::optional<DType> dtype);
+  void ask_whole(std::string_view name);
+
   const OpEntry* entry_ = nullptr;
-  const std::vector<std::string>* names_ = nullptr;
-  std::vector<TensorRef> refs_;        // per entry argument: where it comes from in the call
-  std::vector<const Arg*> args_;       // per entry argument
+  std::vector<TensorRef> refs_;   // per entry argument: where it comes from in the call
+  std::vector<const Arg*> args_;  // per entry argument
   hlo::Builder* builder_ = nullptr;
   class Tracer* tracer_ = nullptr;
   Record* record_ = nullptr;

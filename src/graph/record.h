@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ struct ScalarSource {
     ViewStart,  // (offset of tensor / divisor) % modulus
     SeedLow,
     SeedHigh,
-    OffsetLow,
+    OffsetLow,   // of (the generator's offset + divisor)
     OffsetHigh,
     NumberFlag,  // 1 if the number is not zero (NaN counts as not zero)
   } kind = NumberRe;

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 - Puts the functions of op calls together into one StableHLO module.
+#include "src/run/program.h"
+
+#include <algorithm>
+
+#include "src/hlo/builder.h"
+
+namespace torch_tpu::run {
+
+using hlo::Value;
+
+Program::Program(graph::Key key, std::vector<ProgramNode> nodes, std::vector<hlo::Type> inputs,
+                 std::vector<int32_t> live)
+    : key_(key), nodes_(std::move(nodes)), inputs_(std::move(inputs)), live_(std::move(live)) {
+  uint32_t scalar = 0;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    for (const graph::ScalarSource& s : nodes_[n].record->scalars) {
+      auto pack = std::find_if(packs_.begin(), packs_.end(),
+                               [&](const ScalarPack& p) { return p.dtype == s.dtype; });
+      if (pack == packs_.end()) {
+        packs_.push_back({s.dtype, {}});
+        pack = packs_.end() - 1;
+      }
+      pack->scalars.push_back(scalar++);
+    }
+    if (!nodes_[n].record->checks.empty()) checked_.push_back(static_cast<int32_t>(n));
+  }
+  plan_donations();
+}
+
+// An input whose storage was overwritten gives its buffer to the result that replaced it: follow
+// each result back through the writes that made it.
+void Program::plan_donations() {
+  donations_.assign(inputs_.size(), -1);
+  std::vector<int32_t> origin;  // per result: the program input it replaces, or -1
+  std::vector<const hlo::Type*> types;
+  for (const ProgramNode& node : nodes_) {
+    size_t first = origin.size();
+    const graph::Record& r = *node.record;
+    origin.resize(first + r.result_types.size(), -1);
+    for (const hlo::Type& t : r.result_types) types.push_back(&t);
+    for (const graph::WriteSpec& w : r.writes) {
+      if (w.input < 0) continue;
+      int32_t operand = node.operands[w.input];
+      origin[first + w.result] = operand < 0 ? ~operand : origin[operand];
+    }
+  }
+  for (size_t i = 0; i < live_.size(); ++i) {
+    int32_t input = origin[live_[i]];
+    if (input < 0 || donations_[input] >= 0) continue;
+    if (inputs_[input] == *types[live_[i]] && inputs_[input].elements() > 0)
+      donations_[input] = static_cast<int32_t>(i);
+  }
+}
+
+hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) const {
+  hlo::Builder b;
+  std::vector<Value> inputs, results, scalars;
+  for (const hlo::Type& t : inputs_) inputs.push_back(b.param(t));
+  size_t scalar_count = 0;
+  for (const ScalarPack& p : packs_) scalar_count += p.scalars.size();
+  scalars.resize(scalar_count);
+  for (const ScalarPack& p : packs_) {
+    Value pack = b.param({p.dtype, {static_cast<int64_t>(p.scalars.size())}});
+    for (size_t i = 0; i < p.scalars.size(); ++i) {
+      auto at = static_cast<int64_t>(i);
+      scalars[p.scalars[i]] = hlo::reshape(hlo::slice_dim(pack, 0, at, at + 1), {});
+    }
+  }
+  size_t scalar = 0;
+  std::vector<Value> words;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    const graph::Record& own = *nodes_[n].record;
+    const graph::Record& r = *records[n];
+    // Another platform's trace may read its inputs in another order, but not other inputs.
+    std::vector<Value> args;
+    for (size_t i = 0; i < r.inputs.size(); ++i) {
+      auto at = std::find(own.inputs.begin(), own.inputs.end(), r.inputs[i]) - own.inputs.begin();
+      int32_t operand = nodes_[n].operands.at(at);
+      args.push_back(operand < 0 ? inputs[~operand] : results[operand]);
+    }
+    for (const graph::ScalarSource& s : r.scalars) {
+      auto at = std::find(own.scalars.begin(), own.scalars.end(), s) - own.scalars.begin();
+      if (at == static_cast<std::ptrdiff_t>(own.scalars.size()))
+        args.push_back(hlo::constant_int(b, {s.dtype, {}}, 0));
+      else
+        args.push_back(scalars[scalar + at]);
+    }
+    std::vector<Value> out = b.inline_call(r.function, args);
+    results.insert(results.end(), out.begin(), out.end());
+    if (r.error_result >= 0) words.push_back(hlo::reshape(out[r.error_result], {1}));
+    scalar += own.scalars.size();
+  }
+  std::vector<Value> outputs;
+  for (int32_t i : live_) outputs.push_back(results[i]);
+  if (!words.empty()) outputs.push_back(hlo::concatenate(words, 0));
+  return b.finish(outputs);
+}
+
+std::string Program::module_text(std::optional<graph::Platform> other) const {
+  std::vector<graph::RecordPtr> records;
+  for (const ProgramNode& n : nodes_)
+    records.push_back(other && n.record->retrace ? n.record->retrace(*other) : n.record);
+  hlo::ModuleOptions options;
+  options.name = "torch_tpu";
+  for (int32_t output : donations_)
+    options.param_attributes.push_back(
+        output < 0 ? "" : "tf.aliasing_output = " + std::to_string(output) + " : i32");
+  return hlo::write_module(assemble(records), options);
+}
+
+void Program::compiled(pjrt::Executable executable) {
+  executable_ = std::make_unique<pjrt::Executable>(std::move(executable));
+  state_.store(Compiled, std::memory_order_release);
+  state_.notify_all();
+}
+
+void Program::broken(std::string error) {
+  error_ = std::move(error);
+  state_.store(Broken, std::memory_order_release);
+  state_.notify_all();
+}
+
+}  // namespace torch_tpu::run

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 - Program: a list of traced op calls that becomes one executable.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/graph/key.h"
+#include "src/graph/record.h"
+#include "src/pjrt/client.h"
+
+namespace torch_tpu::run {
+
+// One op call in a program. Operands: >= 0 is a result of an earlier node (numbered through the
+// program), < 0 is program input ~operand.
+struct ProgramNode {
+  graph::RecordPtr record;
+  std::vector<int32_t> operands;
+};
+
+// Scalars of one element type travel together in one small vector.
+struct ScalarPack {
+  hlo::DType dtype;
+  std::vector<uint32_t> scalars;  // indices into the program's scalars, in node order
+};
+
+class Program {
+ public:
+  enum State : uint32_t { Waiting, Compiled, Broken };
+
+  // `live`: numbers of the results that leave the program.
+  Program(graph::Key key, std::vector<ProgramNode> nodes, std::vector<hlo::Type> inputs,
+          std::vector<int32_t> live);
+
+  // One module for the platform: the CPU's is this program's own; other platforms trace the calls
+  // anew, so that what a TPU would get can be checked anywhere.
+  std::string module_text(std::optional<graph::Platform> other = {}) const;
+
+  const graph::Key& key() const { return key_; }
+  const std::vector<ProgramNode>& nodes() const { return nodes_; }
+  const std::vector<hlo::Type>& inputs() const { return inputs_; }
+  const std::vector<int32_t>& live() const { return live_; }
+  const std::vector<ScalarPack>& packs() const { return packs_; }
+  // For each input, the output that may take its buffer, or -1.
+  const std::vector<int32_t>& donations() const { return donations_; }
+  // Nodes with run-time checks, in order: element i of the last output is the error word of
+  // checked()[i].
+  const std::vector<int32_t>& checked() const { return checked_; }
+  size_t output_count() const { return live_.size() + (checked_.empty() ? 0 : 1); }
+
+  State state() const { return state_.load(std::memory_order_acquire); }
+  void wait() const { state_.wait(Waiting, std::memory_order_acquire); }
+  void compiled(pjrt::Executable executable);
+  void broken(std::string error);
+  const pjrt::Executable& executable() const { return *executable_; }
+  const std::string& error() const { return error_; }
+
+ private:
+  hlo::Function assemble(const std::vector<graph::RecordPtr>& records) const;
+  void plan_donations();
+
+  graph::Key key_;
+  std::vector<ProgramNode> nodes_;
+  std::vector<hlo::Type> inputs_;
+  std::vector<int32_t> live_;
+  std::vector<ScalarPack> packs_;
+  std::vector<int32_t> donations_;
+  std::vector<int32_t> checked_;
+  std::atomic<State> state_{Waiting};
+  std::unique_ptr<pjrt::Executable> executable_;
+  std::string error_;
+};
+
+}  // namespace torch_tpu::run

@@ -1,0 +1,735 @@
+// SPDX-License-Identifier: Apache-2.0 - The window and its cut rules, the queue and the execution thread.
+#include "src/run/runtime.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "src/pjrt/element_type.h"
+#include "src/pjrt/error.h"
+
+namespace torch_tpu::run {
+
+using Clock = std::chrono::steady_clock;
+using graph::Record;
+using graph::RecordPtr;
+using graph::UserError;
+
+namespace {
+
+// DeferAndFuse: a window is cut when it has this many op calls. Larger programs gain little (the
+// per-op cost is flat from here) and start executing later.
+constexpr size_t kWindow = 64;
+constexpr uint64_t kHistory = 4096;  // longest repeated sequence looked for
+
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+uint64_t nanoseconds_since(Clock::time_point t) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - t).count());
+}
+
+int64_t physical_memory() {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream in(path);
+    int64_t limit = 0;
+    if (in >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int pjrt_type(hlo::DType dtype) {
+  using hlo::DType;
+  switch (dtype) {
+    case DType::Pred: return pjrt::kPred;
+    case DType::S8: return pjrt::kS8;
+    case DType::S16: return pjrt::kS16;
+    case DType::S32: return pjrt::kS32;
+    case DType::S64: return pjrt::kS64;
+    case DType::U8: return pjrt::kU8;
+    case DType::U16: return pjrt::kU16;
+    case DType::U32: return pjrt::kU32;
+    case DType::U64: return pjrt::kU64;
+    case DType::F16: return pjrt::kF16;
+    case DType::BF16: return pjrt::kBF16;
+    case DType::F32: return pjrt::kF32;
+    case DType::F64: return pjrt::kF64;
+    case DType::C64: return pjrt::kC64;
+    case DType::C128: return pjrt::kC128;
+    case DType::F8E4M3FN: return pjrt::kF8E4M3FN;
+    case DType::F8E5M2: return pjrt::kF8E5M2;
+    case DType::F8E4M3FNUZ: return pjrt::kF8E4M3FNUZ;
+    case DType::F8E5M2FNUZ: return pjrt::kF8E5M2FNUZ;
+    case DType::F8E8M0FNU: return pjrt::kF8E8M0FNU;
+    case DType::F4E2M1FN: return pjrt::kF4E2M1FN;
+  }
+  return pjrt::kInvalid;
+}
+
+Runtime& Runtime::instance() {
+  // Never destroyed: arrays may outlive every static destructor.
+  static Runtime* runtime = [] {
+    auto* r = new Runtime;
+    pthread_atfork(nullptr, nullptr, [] { Runtime::instance().mark_forked(); });
+    return r;
+  }();
+  return *runtime;
+}
+
+Runtime::Runtime() : ring_(kRing) {
+  if (const char* v = std::getenv("TORCH_TPU_DEFER_AND_FUSE"); v != nullptr && *v == '1')
+    mode_ = Mode::DeferAndFuse;
+  if (const char* v = std::getenv("TORCH_TPU_LAUNCH_BLOCKING"); v != nullptr && *v == '1')
+    mode_ = Mode::Debug;
+}
+
+void Runtime::require_usable() const {
+  if (forked())
+    throw UserError(UserError::Runtime,
+                    "Cannot re-initialize tpu in a forked subprocess: the parent process had used the "
+                    "device before fork(). Use the 'spawn' or 'forkserver' start method, or keep "
+                    "device work out of the child (DataLoader workers should return CPU tensors)");
+  if (stopping_.load(std::memory_order_relaxed))
+    throw UserError(UserError::Runtime, "the tpu device has been shut down (the interpreter is exiting)");
+}
+
+pjrt::Client& Runtime::client() {
+  if (!initialized()) start();
+  return *client_;
+}
+
+void Runtime::start() {
+  require_usable();
+  std::lock_guard lock(init_mutex_);
+  if (initialized()) return;
+  pjrt::PluginChoice choice = pjrt::Plugin::choose();
+  auto plugin = pjrt::Plugin::load(choice.path);
+  pjrt::ClientOptions options;
+  options.cpu_device_count = 1;
+  options.asynchronous = false;  // our own execution thread makes the plugin's superfluous
+  client_ = pjrt::Client::create(plugin, options);
+  device_ = client_->device(0);
+  is_cpu_ = client_->is_cpu();
+  plugin_identity_ = plugin->identity();
+  disk_ = std::make_unique<DiskCache>(DiskCache::Options::from_environment());
+  if (const char* mb = std::getenv("TORCH_TPU_MEMORY_LIMIT_MB"); mb != nullptr)
+    memory_limit_ = std::atoll(mb) << 20;
+  if (memory_limit_ <= 0) {
+    auto stats = client_->memory_stats(device_);
+    memory_limit_ = stats && stats->bytes_limit > 0 ? stats->bytes_limit : physical_memory();
+  }
+  for (int i = 0; i < 2; ++i) compile_threads_.emplace_back([this] { compile_loop(); });
+  execute_thread_ = std::thread([this] { execute_loop(); });
+  initialized_.store(true, std::memory_order_release);
+}
+
+int64_t Runtime::memory_limit() {
+  client();
+  return memory_limit_;
+}
+
+DiskCache& Runtime::disk_cache() {
+  client();
+  return *disk_;
+}
+
+void Runtime::set_mode(Mode mode) {
+  std::lock_guard lock(mutex_);
+  if (!window_.empty()) cut();
+  mode_ = mode;
+}
+
+// ---- submit and cut ----------------------------------------------------------------------------
+
+void Runtime::submit(const RecordPtr& record, std::span<const ArrayPtr> inputs,
+                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
+                     const std::string* line) {
+  require_usable();
+  if (!initialized()) start();
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  const Record& r = *record;
+  if (mode() != Mode::DeferAndFuse) {
+    submit_alone(record, inputs, scalars, results, line);
+    return;
+  }
+  WindowNode node;
+  node.record = record;
+  node.first_operand = static_cast<uint32_t>(window_operands_.size());
+  node.operand_count = static_cast<uint32_t>(inputs.size());
+  node.first_result = static_cast<uint32_t>(window_results_.size());
+  node.first_scalar = static_cast<uint32_t>(window_scalars_.size());
+  node.line = line;
+  window_hash_.word(r.key.lo);
+  for (const ArrayPtr& in : inputs) {
+    Array& a = *in;
+    int32_t code;
+    if (a.window == window_id_ && a.result_index >= 0) {
+      code = a.result_index;
+      ++window_uses_[code];
+    } else {
+      if (a.window != window_id_) {
+        a.window = window_id_;
+        a.result_index = -1;
+        a.input_index = static_cast<int32_t>(window_inputs_.size());
+        window_inputs_.push_back(in);
+      }
+      code = ~a.input_index;
+    }
+    window_operands_.push_back(code);
+    window_hash_.word(static_cast<uint64_t>(static_cast<int64_t>(code)));
+  }
+  window_scalars_.insert(window_scalars_.end(), scalars.begin(), scalars.end());
+  for (size_t i = 0; i < results.size(); ++i) {
+    Array& a = *results[i];
+    a.window = window_id_;
+    a.result_index = static_cast<int32_t>(window_results_.size());
+    window_results_.push_back(results[i]);
+    window_uses_.push_back(0);
+  }
+  window_.push_back(std::move(node));
+  bool repeated = boundary(record.get());
+  if (window_.size() >= kWindow || repeated) cut();
+}
+
+// True at the end of a repeated sequence of op calls (a loop body), so that windows line up with
+// the loop and the same programs come back every iteration. Looks at the records only: position p
+// continues a period L when it equals position p - L; after L such positions in a row the sequence
+// has been seen twice, and this is its end. Short bodies share a window.
+bool Runtime::boundary(const Record* record) {
+  uint64_t p = position_++;
+  if (history_.empty()) history_.resize(kHistory);
+  bool at_end = false;
+  if (period_ != 0 && p >= period_ && history_[(p - period_) % kHistory] == record) {
+    ++run_;
+    if (run_ % period_ == 0) {
+      uint64_t bodies = window_.size() / period_;
+      // Cut where another body would not fit any more.
+      at_end = window_.size() % period_ != 0 || (bodies + 1) * period_ > kWindow;
+    }
+  } else {
+    auto seen = last_seen_.find(record);
+    period_ = seen != last_seen_.end() && p - seen->second < kHistory ? p - seen->second : 0;
+    run_ = period_ == 0 ? 0 : 1;
+    at_end = false;
+    if (last_seen_.size() > 4 * kHistory) last_seen_.clear();
+  }
+  last_seen_[record] = p;
+  history_[p % kHistory] = record;
+  return at_end;
+}
+
+void Runtime::cut() {
+  if (window_.empty()) return;
+  // Which results anybody but the window holds. Each is held once by window_results_; a smaller
+  // count can't appear behind our back, as new holders come only through a storage, under mutex_.
+  std::vector<int32_t> live;
+  for (size_t i = 0; i < window_results_.size(); ++i) {
+    if (window_results_[i]->references() > 1) live.push_back(static_cast<int32_t>(i));
+  }
+  graph::KeyHasher hash = window_hash_;
+  for (int32_t i : live) hash.word(static_cast<uint64_t>(i));
+  hash.word(live.size());
+  graph::Key key = hash.finish();
+  auto make = [&] {
+    std::vector<ProgramNode> nodes;
+    std::vector<hlo::Type> inputs;
+    for (const WindowNode& n : window_) {
+      ProgramNode node{n.record, {}};
+      for (uint32_t i = 0; i < n.operand_count; ++i)
+        node.operands.push_back(window_operands_[n.first_operand + i]);
+      nodes.push_back(std::move(node));
+    }
+    for (const ArrayPtr& in : window_inputs_) inputs.push_back(in->type());
+    return std::make_shared<Program>(key, std::move(nodes), std::move(inputs), live);
+  };
+  std::shared_ptr<Program> program = find_or_make(key, make);
+  if (program->output_count() > 0) {
+    Invocation& inv = next_invocation();
+    inv.program = program;
+    std::swap(inv.inputs, window_inputs_);
+    std::swap(inv.scalars, window_scalars_);
+    for (int32_t i : live) inv.outputs.push_back(window_results_[i]);
+    for (int32_t n : program->checked()) inv.lines.push_back(window_[n].line);
+    publish();
+  }
+  // Results nobody holds never get a buffer.
+  for (ArrayPtr& a : window_results_) {
+    a->window = 0;
+    a->result_index = -1;
+  }
+  window_.clear();
+  window_inputs_.clear();
+  window_operands_.clear();
+  window_scalars_.clear();
+  window_results_.clear();
+  window_uses_.clear();
+  window_hash_ = {};
+  ++window_id_;
+}
+
+// Strict and Debug: the call is a program of its own, found through its record.
+void Runtime::submit_alone(const RecordPtr& record, std::span<const ArrayPtr> inputs,
+                           std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
+                           const std::string* line) {
+  if (!window_.empty()) cut();
+  const Record& r = *record;
+  size_t outputs = results.size() - (r.error_result >= 0 ? 1 : 0);
+  if (!r.program) {
+    graph::KeyHasher hash;
+    hash.word(r.key.hi);
+    hash.word(r.key.lo);
+    hash.word(0x5714C7);  // a program of one call with all results live
+    graph::Key key = hash.finish();
+    auto make = [&] {
+      ProgramNode node{record, {}};
+      std::vector<int32_t> live;
+      for (size_t i = 0; i < inputs.size(); ++i) node.operands.push_back(~static_cast<int32_t>(i));
+      for (size_t i = 0; i < results.size(); ++i)
+        if (static_cast<int32_t>(i) != r.error_result) live.push_back(static_cast<int32_t>(i));
+      std::vector<ProgramNode> nodes;
+      nodes.push_back(std::move(node));
+      return std::make_shared<Program>(key, std::move(nodes), r.input_types, live);
+    };
+    r.program = find_or_make(key, make);
+  } else {
+    memory_hits_.fetch_add(1, std::memory_order_relaxed);
+  }
+  auto program = std::static_pointer_cast<Program>(r.program);
+  if (program->output_count() == 0) return;
+  Invocation& inv = next_invocation();
+  inv.program = std::move(program);
+  inv.inputs.assign(inputs.begin(), inputs.end());
+  inv.scalars.assign(scalars.begin(), scalars.end());
+  for (size_t i = 0; i < results.size(); ++i)
+    if (static_cast<int32_t>(i) != r.error_result) inv.outputs.push_back(results[i]);
+  (void)outputs;
+  if (r.error_result >= 0) inv.lines.push_back(line);
+  publish();
+}
+
+std::shared_ptr<Program> Runtime::find_or_make(
+    const graph::Key& key, const std::function<std::shared_ptr<Program>()>& make) {
+  {
+    std::lock_guard lock(programs_mutex_);
+    auto it = programs_.find(key);
+    if (it != programs_.end()) {
+      memory_hits_.fetch_add(1, std::memory_order_relaxed);
+      return it->second;
+    }
+  }
+  std::shared_ptr<Program> program = make();
+  {
+    std::lock_guard lock(programs_mutex_);
+    programs_[key] = program;
+  }
+  if (program->output_count() > 0) enqueue_compile(program);
+  return program;
+}
+
+size_t Runtime::programs_in_memory() {
+  std::lock_guard lock(programs_mutex_);
+  return programs_.size();
+}
+
+void Runtime::clear_programs() {
+  std::lock_guard lock(programs_mutex_);
+  // Programs that a record holds come back through it; the others are compiled or loaded again.
+  std::erase_if(programs_, [](const auto& p) { return p.second.use_count() == 1; });
+}
+
+void Runtime::on_program(std::function<void(const Program&)> observer) {
+  std::lock_guard lock(programs_mutex_);
+  observers_.push_back(std::move(observer));
+}
+
+// ---- compile threads ---------------------------------------------------------------------------
+
+void Runtime::enqueue_compile(std::shared_ptr<Program> program) {
+  {
+    std::lock_guard lock(compile_mutex_);
+    compile_queue_.push_back(std::move(program));
+  }
+  compile_wake_.notify_one();
+}
+
+void Runtime::compile_loop() {
+  while (true) {
+    std::shared_ptr<Program> program;
+    {
+      std::unique_lock lock(compile_mutex_);
+      compile_wake_.wait(lock, [&] { return stopping_ || !compile_queue_.empty(); });
+      if (stopping_) return;
+      program = std::move(compile_queue_.front());
+      compile_queue_.pop_front();
+    }
+    try {
+      compile(*program);
+    } catch (const std::exception& e) {
+      std::string ops;
+      for (const ProgramNode& n : program->nodes()) {
+        if (!ops.empty()) ops += ", ";
+        ops += n.record->op;
+        if (ops.size() > 200) {
+          ops += ", ...";
+          break;
+        }
+      }
+      program->broken("the compiler refused the program of " + ops + ": " + e.what());
+    }
+  }
+}
+
+void Runtime::compile(Program& program) {
+  std::string text = program.module_text();
+  {
+    std::vector<std::function<void(const Program&)>> observers;
+    {
+      std::lock_guard lock(programs_mutex_);
+      observers = observers_;
+    }
+    for (auto& o : observers) o(program);
+  }
+  pjrt::CompileOptions options;
+  graph::KeyHasher hash;
+  hash.bytes(text);
+  hash.bytes(plugin_identity_);
+  hash.bytes(options.encode());
+  std::string key = hash.finish().hex();
+  auto begin = Clock::now();
+  if (auto bytes = disk_->read(key, plugin_identity_)) {
+    try {
+      pjrt::Executable loaded = client_->load(*bytes);
+      std::lock_guard lock(stats_mutex_);
+      ++stats_.disk_hits;
+      stats_.load_seconds += seconds_since(begin);
+      program.compiled(std::move(loaded));
+      return;
+    } catch (const std::exception&) {
+      disk_->remove(key);  // written by a plugin that calls itself the same; compile instead
+    }
+  }
+  begin = Clock::now();
+  pjrt::Executable made = client_->compile(text, options);
+  {
+    std::lock_guard lock(stats_mutex_);
+    ++stats_.compiled;
+    stats_.compile_seconds += seconds_since(begin);
+  }
+  std::string bytes;
+  try {
+    bytes = made.serialize();
+  } catch (const std::exception&) {
+    // A plugin that can't serialize has no disk cache.
+  }
+  program.compiled(std::move(made));
+  if (!bytes.empty()) disk_->write(key, plugin_identity_, bytes);
+}
+
+// ---- the queue ---------------------------------------------------------------------------------
+
+Runtime::Invocation& Runtime::next_invocation() {
+  uint64_t tail = tail_.load(std::memory_order_relaxed);
+  // Full: wait for the execution thread (which needs neither mutex_ nor the GIL).
+  while (tail - head_.load(std::memory_order_acquire) >= kRing) std::this_thread::yield();
+  return ring_[tail % kRing];
+}
+
+void Runtime::publish() {
+  tail_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleeping_.load(std::memory_order_seq_cst) != 0) {
+    sleeping_.store(0, std::memory_order_seq_cst);
+    sleeping_.notify_one();
+  }
+  if (mode() == Mode::Debug) {
+    uint64_t sequence = tail_.load();
+    wait_for(sequence);
+    drain_checks(true);
+  }
+}
+
+void Runtime::execute_loop() {
+  while (true) {
+    uint64_t head = head_.load(std::memory_order_relaxed);
+    int spins = 0;
+    while (tail_.load(std::memory_order_acquire) == head) {
+      if (stopping_.load(std::memory_order_relaxed)) return;
+      if (++spins < 3000) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        continue;
+      }
+      sleeping_.store(1, std::memory_order_seq_cst);
+      if (tail_.load(std::memory_order_seq_cst) == head && !stopping_)
+        sleeping_.wait(1, std::memory_order_seq_cst);
+      sleeping_.store(0, std::memory_order_seq_cst);
+      spins = 0;
+    }
+    Invocation& inv = ring_[head % kRing];
+    execute(inv);
+    inv.program.reset();
+    inv.inputs.clear();
+    inv.scalars.clear();
+    inv.outputs.clear();
+    inv.lines.clear();
+    head_.store(head + 1, std::memory_order_release);
+  }
+}
+
+PJRT_Buffer* Runtime::scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words) {
+  // To the element width.
+  uint64_t packed[64];
+  std::vector<uint64_t> large;
+  size_t n = words.size();
+  void* data = packed;
+  if (n > 64) {
+    large.resize(n);
+    data = large.data();
+  }
+  int64_t width = hlo::byte_size(dtype);
+  if (width == 8) {
+    std::memcpy(data, words.data(), n * 8);
+  } else {
+    auto* out = static_cast<uint32_t*>(data);
+    for (size_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(words[i]);
+  }
+  int64_t dims[1] = {static_cast<int64_t>(n)};
+  if (dtype == hlo::DType::U32) {  // seeds and offsets: never the same twice
+    scalar_once_.push_back(client_->from_host(data, pjrt_type(dtype), dims, device_));
+    return scalar_once_.back().raw();
+  }
+  graph::KeyHasher hash;
+  hash.word(static_cast<uint64_t>(dtype));
+  hash.words(words.data(), n);
+  graph::Key key = hash.finish();
+  auto it = scalar_cache_.find(key);
+  if (it != scalar_cache_.end()) return it->second.raw();
+  // Not while this program's own buffers are in it.
+  uploads_.fetch_add(1, std::memory_order_relaxed);
+  return scalar_cache_
+      .emplace(key, client_->from_host(data, pjrt_type(dtype), dims, device_))
+      .first->second.raw();
+}
+
+void Runtime::execute(Invocation& inv) {
+  Program& program = *inv.program;
+  auto fail = [&](std::string message) {
+    auto error = std::make_shared<const std::string>(std::move(message));
+    for (ArrayPtr& out : inv.outputs) out->set_error(error);
+  };
+  if (program.state() == Program::Waiting) {
+    auto begin = Clock::now();
+    while (program.state() == Program::Waiting && !stopping_) program.wait();
+    wait_ns_.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+  }
+  if (stopping_) return fail("the tpu device was shut down");
+  if (program.state() == Program::Broken) return fail(program.error());
+  auto begin = Clock::now();
+  try {
+    if (scalar_cache_.size() > 4096) scalar_cache_.clear();
+    raw_inputs_.clear();
+    non_donatable_.clear();
+    const auto& donations = program.donations();
+    for (size_t i = 0; i < inv.inputs.size(); ++i) {
+      Array& a = *inv.inputs[i];
+      if (a.state() == Array::Failed) return fail(a.error());
+      if (a.state() != Array::Ready) return fail("internal error: an input was not executed");
+      raw_inputs_.push_back(a.buffer().raw());
+      if (donations[i] >= 0) {
+        bool sole = a.references() == 1;
+        for (size_t k = 0; sole && k < inv.inputs.size(); ++k)
+          if (k != i && inv.inputs[k] == inv.inputs[i]) sole = false;
+        if (!sole) non_donatable_.push_back(static_cast<int64_t>(i));
+      }
+    }
+    for (const ScalarPack& p : program.packs()) {
+      pack_words_.clear();
+      for (uint32_t s : p.scalars) pack_words_.push_back(inv.scalars[s]);
+      raw_inputs_.push_back(scalar_buffer(p.dtype, pack_words_));
+    }
+    raw_outputs_.assign(program.output_count(), nullptr);
+    program.executable().execute(raw_inputs_, non_donatable_, raw_outputs_);
+    scalar_once_.clear();
+    const PJRT_Api* api = client_->api();
+    size_t skip = 0;
+    for (size_t i = 0; i < inv.inputs.size(); ++i) {
+      if (donations[i] < 0) continue;
+      if (skip < non_donatable_.size() && non_donatable_[skip] == static_cast<int64_t>(i)) {
+        ++skip;
+        continue;
+      }
+      inv.inputs[i]->consumed();
+    }
+    for (size_t i = 0; i < inv.outputs.size(); ++i)
+      inv.outputs[i]->set_buffer(pjrt::Buffer(api, raw_outputs_[i]));
+    if (!program.checked().empty()) {
+      std::lock_guard lock(checks_mutex_);
+      checks_.push_back({pjrt::Buffer(api, raw_outputs_.back()), inv.program, inv.lines});
+    }
+    // Small programs have finished by now; of the others an event is kept for queries that tell
+    // the truth (not the array: a second holder would forbid its donation).
+    if (!inv.outputs.empty() && !inv.outputs.front()->buffer().ready()) {
+      pjrt::Event done = inv.outputs.front()->buffer().ready_event();
+      std::lock_guard lock(running_mutex_);
+      running_.emplace_back(head_.load(std::memory_order_relaxed) + 1, std::make_shared<pjrt::Event>(std::move(done)));
+      while (running_.size() > 1 && running_.front().second->ready()) running_.pop_front();
+    }
+  } catch (const std::exception& e) {
+    scalar_once_.clear();
+    std::string ops;
+    for (const ProgramNode& n : program.nodes()) {
+      if (ops.size() > 100) break;
+      if (!ops.empty()) ops += ", ";
+      ops += n.record->op;
+    }
+    fail("running " + ops + " failed: " + e.what());
+  }
+  programs_run_.fetch_add(1, std::memory_order_relaxed);
+  run_ns_.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+}
+
+// ---- host side waits ---------------------------------------------------------------------------
+
+ArrayPtr Runtime::upload(const void* data, const hlo::Type& type) {
+  require_usable();
+  pjrt::Client& c = client();
+  ArrayPtr a(new Array(intern(type)));
+  static const char nothing = 0;
+  a->set_buffer(c.from_host(data != nullptr ? data : &nothing, pjrt_type(type.dtype), type.dims, device_));
+  return a;
+}
+
+ArrayPtr Runtime::adopt(void* data, const hlo::Type& type, std::function<void()> on_release) {
+  require_usable();
+  pjrt::Client& c = client();
+  ArrayPtr a(new Array(intern(type)));
+  a->set_buffer(c.from_host(data, pjrt_type(type.dtype), type.dims, device_,
+                            pjrt::HostSemantics::zero_copy_until_released, std::move(on_release)));
+  return a;
+}
+
+pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
+  require_usable();
+  if (array->state() == Array::Pending) {
+    {
+      std::lock_guard lock(mutex_);
+      if (array->window == window_id_ && array->result_index >= 0) cut();
+    }
+    array->wait();
+  }
+  drain_checks(true);
+  if (array->state() == Array::Failed) throw UserError(UserError::Runtime, array->error());
+  if (array->state() == Array::Placeholder)
+    throw UserError(UserError::Runtime,
+                    "a value was read while a function was being traced; its result must not depend on data");
+  array->buffer().await();
+  return array->buffer();
+}
+
+void Runtime::drain_checks(bool wait) {
+  std::deque<PendingCheck> checks;
+  {
+    std::lock_guard lock(checks_mutex_);
+    if (checks_.empty()) return;
+    std::swap(checks, checks_);
+  }
+  (void)wait;
+  for (PendingCheck& c : checks) {
+    std::vector<int32_t> words(c.program->checked().size());
+    c.words.to_host(words.data(), words.size() * sizeof(int32_t));
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == 0) continue;
+      const Record& r = *c.program->nodes()[c.program->checked()[i]].record;
+      const graph::CheckSpec& spec = r.checks[words[i] - 1];
+      std::string where = c.lines[i] != nullptr ? " [" + *c.lines[i] + "]" : "";
+      UserError::Kind kind = spec.error == graph::CheckSpec::Index   ? UserError::Index
+                             : spec.error == graph::CheckSpec::Value ? UserError::Value
+                                                                     : UserError::Runtime;
+      throw CheckFailure(kind, r.op + "(): " + spec.message + where);
+    }
+  }
+}
+
+uint64_t Runtime::submitted() {
+  std::lock_guard lock(mutex_);
+  if (!window_.empty()) cut();
+  return tail_.load();
+}
+
+bool Runtime::finished(uint64_t sequence) {
+  if (head_.load(std::memory_order_acquire) < sequence) return false;
+  std::lock_guard lock(running_mutex_);
+  for (auto& [number, event] : running_)
+    if (number <= sequence && !event->ready()) return false;
+  return true;
+}
+
+void Runtime::wait_for(uint64_t sequence) {
+  int spins = 0;
+  while (head_.load(std::memory_order_acquire) < sequence) {
+    if (++spins < 4000) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(spins < 8000 ? 5 : 50));
+    }
+  }
+  std::deque<std::pair<uint64_t, std::shared_ptr<pjrt::Event>>> running;
+  {
+    std::lock_guard lock(running_mutex_);
+    running = running_;
+  }
+  for (auto& [number, event] : running)
+    if (number <= sequence && !event->ready()) event->await();
+}
+
+void Runtime::synchronize() {
+  if (!initialized()) return;
+  require_usable();
+  wait_for(submitted());
+  drain_checks(true);
+}
+
+Stats Runtime::stats() const {
+  std::lock_guard lock(stats_mutex_);
+  Stats s = stats_;
+  s.calls = calls_;
+  s.programs_run = programs_run_;
+  s.memory_hits = memory_hits_;
+  s.run_seconds = static_cast<double>(run_ns_) * 1e-9;
+  s.wait_compile_seconds = static_cast<double>(wait_ns_) * 1e-9;
+  s.scalar_uploads = uploads_;
+  return s;
+}
+
+void Runtime::reset_stats() {
+  std::lock_guard lock(stats_mutex_);
+  stats_ = {};
+  calls_ = programs_run_ = memory_hits_ = run_ns_ = wait_ns_ = uploads_ = 0;
+}
+
+void Runtime::shutdown() {
+  if (!initialized() || forked()) return;
+  stopping_ = true;
+  compile_wake_.notify_all();
+  sleeping_.store(0);
+  sleeping_.notify_all();
+  for (std::thread& t : compile_threads_)
+    if (t.joinable()) t.join();
+  // A program nobody will compile any more must not keep the execution thread waiting.
+  for (auto& p : compile_queue_) p->broken("the tpu device was shut down");
+  if (execute_thread_.joinable()) execute_thread_.join();
+}
+
+}  // namespace torch_tpu::run

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 - submit(): the one door from op calls to the device; modes, window, queue, caches.
+//
+// The calling thread appends op calls to a window. The mode decides when the window is cut (Strict:
+// after each call; DeferAndFuse: see cut rules in runtime.cpp). A cut window becomes a Program
+// (looked up by key, compiled in the background when new) and goes into a queue. One thread
+// executes the queue in order, so two programs are never reordered, whatever stream they were
+// submitted on.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "src/graph/call.h"
+#include "src/graph/record.h"
+#include "src/pjrt/client.h"
+#include "src/pjrt/plugin.h"
+#include "src/run/array.h"
+#include "src/run/disk_cache.h"
+#include "src/run/program.h"
+
+namespace torch_tpu::run {
+
+enum class Mode : uint8_t { Strict, Debug, DeferAndFuse };
+
+// A failed run-time check (index out of range ...), told to whoever waits next.
+class CheckFailure : public graph::UserError {
+ public:
+  using UserError::UserError;
+};
+
+struct Stats {
+  uint64_t calls = 0;            // op calls submitted
+  uint64_t programs_run = 0;     // programs executed
+  uint64_t compiled = 0;         // programs compiled
+  uint64_t memory_hits = 0;      // programs found in memory
+  uint64_t disk_hits = 0;        // programs loaded from disk
+  uint64_t traced = 0;           // op calls traced
+  uint64_t scalar_uploads = 0;
+  double compile_seconds = 0;    // in the compile threads
+  double load_seconds = 0;
+  double wait_compile_seconds = 0;  // the execution thread waited for a compile
+  double run_seconds = 0;           // in the execution thread, executing
+};
+
+class Runtime {
+ public:
+  // The process's runtime; creating it creates no client.
+  static Runtime& instance();
+
+  // Loads the plugin and makes the client, once. Throws pjrt::Error with advice.
+  pjrt::Client& client();
+  bool initialized() const { return initialized_.load(std::memory_order_acquire); }
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
+  bool is_cpu() const { return is_cpu_; }
+  const std::string& plugin_identity() const { return plugin_identity_; }
+  // Bytes of device memory that programs may use.
+  int64_t memory_limit();
+
+  Mode mode() const { return mode_.load(std::memory_order_relaxed); }
+  void set_mode(Mode mode);
+
+  std::mutex& mutex() { return mutex_; }
+  // The rest of a call's inputs and results travels in one struct, so that it can be reused.
+  // mutex() must be held. `results` gets one new array per result of the record. `line` (may be
+  // null) outlives the process: where in Python the call was made.
+  void submit(const graph::RecordPtr& record, std::span<const ArrayPtr> inputs,
+              std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
+              const std::string* line);
+  // Cuts the pending window. mutex() must be held.
+  void cut();
+
+  // A host array as a device array, ready at once; the memory may be reused on return.
+  ArrayPtr upload(const void* data, const hlo::Type& type);
+  // The same without a copy where the plugin can: data stays alive until on_release.
+  ArrayPtr adopt(void* data, const hlo::Type& type, std::function<void()> on_release);
+  // Waits until the array's contents are there; throws what went wrong. mutex() must not be held.
+  pjrt::Buffer& await(const ArrayPtr& array);
+  // Cuts, waits for everything, throws the first failed check.
+  void synchronize();
+  // Programs submitted and finished so far (a stream or event is a number of this sequence).
+  uint64_t submitted();
+  bool finished(uint64_t sequence);
+  void wait_for(uint64_t sequence);
+
+  Stats stats() const;
+  void reset_stats();
+  DiskCache& disk_cache();
+  size_t programs_in_memory();
+  // Drops idle executables (empty_cache).
+  void clear_programs();
+  // A function that is told every program that is made (for dumping).
+  void on_program(std::function<void(const Program&)> observer);
+  // Ends the threads; later calls throw. Called at exit.
+  void shutdown();
+  // Called in the child after fork().
+  void mark_forked() { forked_ = initialized_.load(); }
+
+ private:
+  Runtime();
+
+  struct Invocation {
+    std::shared_ptr<Program> program;
+    std::vector<ArrayPtr> inputs;
+    std::vector<uint64_t> scalars;
+    std::vector<ArrayPtr> outputs;
+    std::vector<const std::string*> lines;  // one per checked node
+  };
+  struct WindowNode {
+    graph::RecordPtr record;
+    uint32_t first_operand, operand_count, first_result, first_scalar;
+    const std::string* line;
+  };
+  struct PendingCheck {
+    pjrt::Buffer words;
+    std::shared_ptr<Program> program;
+    std::vector<const std::string*> lines;
+  };
+
+  void start();
+  void require_usable() const;
+  std::shared_ptr<Program> find_or_make(const graph::Key& key,
+                                        const std::function<std::shared_ptr<Program>()>& make);
+  void enqueue_compile(std::shared_ptr<Program> program);
+  void compile_loop();
+  void compile(Program& program);
+  Invocation& next_invocation();
+  void publish();
+  void execute_loop();
+  void execute(Invocation& invocation);
+  PJRT_Buffer* scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words);
+  void drain_checks(bool wait);
+  bool boundary(const graph::Record* record);
+  void submit_alone(const graph::RecordPtr& record, std::span<const ArrayPtr> inputs,
+                    std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
+                    const std::string* line);
+
+  std::mutex mutex_;
+  std::atomic<Mode> mode_{Mode::Strict};
+  std::atomic<bool> initialized_{false}, forked_{false}, stopping_{false};
+  std::mutex init_mutex_;
+  std::shared_ptr<pjrt::Client> client_;
+  PJRT_Device* device_ = nullptr;
+  bool is_cpu_ = true;
+  std::string plugin_identity_;
+  std::unique_ptr<DiskCache> disk_;
+  int64_t memory_limit_ = 0;
+
+  // The pending window (guarded by mutex_).
+  uint64_t window_id_ = 1;
+  std::vector<WindowNode> window_;
+  std::vector<ArrayPtr> window_inputs_;
+  std::vector<int32_t> window_operands_;
+  std::vector<uint64_t> window_scalars_;
+  std::vector<ArrayPtr> window_results_;
+  std::vector<int32_t> window_uses_;  // how often each result is an operand within the window
+  graph::KeyHasher window_hash_;
+  // Detection of repeated sequences.
+  std::vector<const graph::Record*> history_;
+  std::unordered_map<const graph::Record*, uint64_t> last_seen_;
+  uint64_t position_ = 0, period_ = 0, run_ = 0;
+
+  // Programs by key.
+  std::mutex programs_mutex_;
+  std::unordered_map<graph::Key, std::shared_ptr<Program>, graph::KeyHash> programs_;
+  std::vector<std::function<void(const Program&)>> observers_;
+
+  // Compile queue.
+  std::mutex compile_mutex_;
+  std::condition_variable compile_wake_;
+  std::deque<std::shared_ptr<Program>> compile_queue_;
+  std::vector<std::thread> compile_threads_;
+
+  // Execution queue: a ring written under mutex_, read by the execution thread.
+  static constexpr size_t kRing = 512;
+  std::vector<Invocation> ring_;
+  alignas(64) std::atomic<uint64_t> head_{0};  // next to execute
+  alignas(64) std::atomic<uint64_t> tail_{0};  // next to write
+  alignas(64) std::atomic<uint32_t> sleeping_{0};
+  std::thread execute_thread_;
+  // Programs whose execute call has returned but whose results were not yet there.
+  std::mutex running_mutex_;
+  std::deque<std::pair<uint64_t, std::shared_ptr<pjrt::Event>>> running_;
+
+  // Execution thread's own.
+  std::vector<PJRT_Buffer*> raw_inputs_, raw_outputs_;
+  std::vector<int64_t> non_donatable_;
+  std::vector<uint64_t> pack_words_;
+  std::unordered_map<graph::Key, pjrt::Buffer, graph::KeyHash> scalar_cache_;
+  std::vector<pjrt::Buffer> scalar_once_;
+
+  std::mutex checks_mutex_;
+  std::deque<PendingCheck> checks_;
+
+  mutable std::mutex stats_mutex_;
+  Stats stats_;
+  std::atomic<uint64_t> calls_{0}, programs_run_{0}, memory_hits_{0}, run_ns_{0}, wait_ns_{0},
+      uploads_{0};
+};
+
+int pjrt_type(hlo::DType dtype);
+
+}  // namespace torch_tpu::run
