@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "src/ops/scan.h"
+
 namespace torch_tpu::ops {
 
 using graph::CheckSpec;
@@ -55,13 +57,11 @@ Dims dims_but(int64_t rank, int64_t except) {
 Value overwrite(const Value&, const Value& update) { return update; }
 
 Value running_sum(const Value& x) {
-  const int64_t n = x.elements();
-  if (n == 0) return x;
-  hlo::Window window;
-  window.size = {n};
-  window.pad_low = {n - 1};
-  window.pad_high = {0};
-  return hlo::reduce_window(x, hlo::scalar(x.builder(), x.dtype(), 0), window, hlo::Reduce::Add);
+  if (x.elements() == 0) return x;
+  Values xs = {x}, zero = {hlo::zeros(x.builder(), {x.dtype(), {}})};
+  return scan(xs, zero, 0, [](const Values& before, const Values& after) -> Values {
+    return {before[0] + after[0]};
+  })[0];
 }
 
 DType accumulate_type(DType dtype) { return hlo::opmath(dtype); }
