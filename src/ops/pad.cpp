@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 - Padding by a constant, by reflection, by replication, and their gradients.
 #include <algorithm>
 
+#include "src/ops/channels_last.h"
 #include "src/ops/index.h"
-#include "src/ops/memory_format.h"
 
 namespace torch_tpu::ops {
 
@@ -30,7 +30,7 @@ TPU_OP("aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tens
             " resulted in a negative output size, which is invalid. Check dimension ", d,
             " of your input.");
   }
-  if (is_channels_last(c.meta("self"))) c.output_strides(0, channels_last_strides(result));
+  keep_channels_last(c, 0, result, c.meta("self"));
   Value value = c.scalar("value", self.dtype());
   if (self.elements() == 0) return {hlo::broadcast_to(value, result)};
   return {hlo::pad(self, value, low, high)};
@@ -128,7 +128,7 @@ Values pad_entry(Call& c) {
   const int64_t rank = x.rank();
   for (int64_t i = 0; i < spatial; ++i)
     x = pad_edge(x, rank - 1 - i, {padding[2 * i], padding[2 * i + 1]}, edge);
-  if (is_channels_last(c.meta("self"))) c.output_strides(0, channels_last_strides(x.dims()));
+  keep_channels_last(c, 0, x.dims(), c.meta("self"));
   return {x};
 }
 
@@ -146,7 +146,7 @@ Values pad_backward_entry(Call& c) {
     const int64_t d = rank - 1 - i;
     grad = pad_edge_backward(grad, d, self.sizes[d], {padding[2 * i], padding[2 * i + 1]}, edge);
   }
-  if (is_channels_last(self)) c.output_strides(0, channels_last_strides(self.sizes));
+  keep_channels_last(c, 0, self.sizes, self);
   return {hlo::convert(grad, self.dtype)};
 }
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "src/ops/channels_last.h"
 #include "src/ops/index.h"
-#include "src/ops/memory_format.h"
 
 namespace torch_tpu::ops {
 
@@ -24,7 +24,7 @@ DType promoted(const std::vector<const TensorArg*>& metas) {
 // All inputs in channels-last order: so is the result.
 void follow_all(Call& c, const std::vector<const TensorArg*>& metas, const Dims& sizes) {
   if (std::all_of(metas.begin(), metas.end(), [](auto* m) { return is_channels_last(*m); }))
-    c.output_strides(0, channels_last_strides(sizes));
+    make_channels_last(c, 0, sizes);
 }
 
 Values stack(Call& c) {
@@ -183,7 +183,7 @@ TPU_OP("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor") {
   const int64_t channels = self.dim(1);
   c.check(channels % groups == 0, "Number of channels must be divisible by groups. Got ", channels,
           " channels and ", groups, " groups.");
-  follow_memory_format(c, 0, "self");
+  keep_channels_last(c, 0, self.dims(), c.meta("self"));
   if (self.elements() == 0) return {self};
   Value x = hlo::reshape(
       self, {self.dim(0), groups, channels / groups, self.elements() / (self.dim(0) * channels)});
