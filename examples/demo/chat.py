@@ -13,8 +13,7 @@ from transformers.utils import logging
 from examples.demo import smollm2
 
 QUESTION = "Why is the sky blue?"
-# Of the key-value cache on the device: one length, so that every step runs the same programs.
-CACHE_LENGTH = 256
+PROMPT_ROOM = 192  # tokens of a conversation that are kept
 
 
 class TimedStreamer(TextStreamer):
@@ -52,8 +51,9 @@ def answer(model, tokenizer, turns, count: int) -> Answer:
     length = inputs["input_ids"].shape[1]
     options = {}
     if model.device.type != "cpu":
-        # Fixed shapes suit a compiler: a cache that grows means new programs for every token.
-        options["past_key_values"] = StaticCache(model.config, max_cache_len=CACHE_LENGTH)
+        # One length for all steps suits a compiler: a cache that grows means new programs for
+        # every token.
+        options["past_key_values"] = StaticCache(model.config, max_cache_len=PROMPT_ROOM + count)
         options["disable_compile"] = True  # plain eager execution is what is shown here
     streamer = TimedStreamer(tokenizer)
     start = time.perf_counter()
@@ -119,11 +119,10 @@ def talk(device: str, count: int) -> None:
         if not line:
             return
         turns.append({"role": "user", "content": line})
-        room = CACHE_LENGTH - count
-        while len(turns) > 1 and prompt_ids(tokenizer, turns)["input_ids"].shape[1] > room:
+        while len(turns) > 1 and prompt_ids(tokenizer, turns)["input_ids"].shape[1] > PROMPT_ROOM:
             del turns[:2]  # forget the oldest question and its answer
-        if prompt_ids(tokenizer, turns)["input_ids"].shape[1] > room:
-            print(f"That is too long: at most {room} tokens fit. Ask something shorter.")
+        if prompt_ids(tokenizer, turns)["input_ids"].shape[1] > PROMPT_ROOM:
+            print(f"That is too long: at most {PROMPT_ROOM} tokens fit. Ask something shorter.")
             turns.pop()
             continue
         got = answer(model, tokenizer, turns, count)

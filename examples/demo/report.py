@@ -15,11 +15,13 @@ def main(device: str, seconds: float) -> None:
     rows = [
         ("device", f"{properties.name}"),
         ("mode", torch.tpu.eager_mode().name),
-        ("programs compiled", f"{stats['compiled']}"),
-        ("found in memory", f"{stats['memory_hits']}"),
-        ("found on disk", f"{stats['disk_hits']}"),
-        ("time compiling", f"{stats['compile_seconds']:.1f} s of {seconds:.1f} s"),
+        ("programs compiled", f"{stats['compiled']:,}"),
+        ("  found on disk", f"{stats['disk_hits']:,}"),
+        ("  found in memory", f"{stats['memory_hits']:,} times"),
+        ("time on the device", f"{seconds:.1f} s, as a stop watch beside it would show"),
+        ("  compiling", f"{stats['compile_seconds']:.1f} s, in the background where possible"),
+        ("  running", f"{stats['run_seconds']:.1f} s"),
         ("peak memory", f"{torch.tpu.max_memory_allocated() / 2**20:.0f} MiB"),
     ]
     for name, value in rows:
-        print(f"  {name:18s} {value}")
+        print(f"  {name:20s} {value}")
