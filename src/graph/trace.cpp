@@ -186,6 +186,7 @@ class Tracer {
   }
 
   Specialization& asked(int arg) { return variant_.asked[arg]; }
+  const Args& args() const { return *args_; }
   void ask_precision() { variant_.asked_precision = true; }
   Arg& keep(Arg a) { return kept_.emplace_back(std::move(a)); }
   Builder& builder() { return builder_; }
@@ -690,6 +691,10 @@ void Call::want_all_values() {
   for (size_t i = 0; i < args_.size(); ++i) tracer_->asked(refs_[i].arg).whole = true;
 }
 
+int64_t Call::derive(int64_t (*fn)(const Args& args)) {
+  want_all_values();
+  return fn(tracer_->args());
+}
 void Call::ask_whole(std::string_view name) {
   tracer_->asked(refs_[index_of(name)].arg).whole = true;
 }
