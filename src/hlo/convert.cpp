@@ -12,21 +12,21 @@ Value plain(const Value& x, DType dtype) {
 
 bool is_narrow(DType dtype) { return is_floating(dtype) && bit_width(dtype) <= 8; }
 
-// A C++ cast on x86 truncates to a wide signed integer and keeps the low bits; converting directly
-// would saturate (-1.0 -> uint8 is 255 in PyTorch).
+// Negative numbers wrap as in a C++ cast on x86 (-1.0 -> uint8 is 255), where converting directly
+// would saturate. Narrow types keep the low bits of a wider one.
 Value float_to_integer(const Value& x, DType dtype) {
   switch (dtype) {
     case DType::S8:
     case DType::S16:
-      return plain(plain(x, DType::S32), dtype);
     case DType::U8:
     case DType::U16:
+      return plain(plain(x, DType::S32), dtype);
     case DType::U32:
-      return plain(plain(x, DType::S64), dtype);
     case DType::U64: {
-      const Value low = plain(plain(x, DType::S64), dtype);
-      if (x.dtype() == DType::F16) return low;  // never reaches 2^63
-      return select(ge(x, 9223372036854775808.0), plain(x, dtype), low);
+      // Not through a signed integer: LLVM in some CPU plugins takes float -> signed -> unsigned ->
+      // float for a truncation, and the sign comes back.
+      const Value magnitude = plain(plain(abs(x), DType::U64), dtype);
+      return select(lt(x, 0), negate(magnitude), magnitude);
     }
     default:
       return plain(x, dtype);

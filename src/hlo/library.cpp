@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - Whole algorithms as one instruction: fft, linear algebra,
-// top_k, custom calls.
+// SPDX-License-Identifier: Apache-2.0 - Algorithms that are one instruction: fft, linear algebra, top_k, custom calls.
 #include <algorithm>
 #include <array>
 

@@ -63,7 +63,9 @@ class Module {
     const Function fn = b.finish(outputs_);
     const std::string text = write_module(fn);
     SCOPED_TRACE(text);
-    pjrt::Executable program = client()->compile(text);
+    pjrt::CompileOptions options;
+    options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
+    pjrt::Executable program = client()->compile(text, options);
     std::vector<pjrt::Buffer> buffers;
     std::vector<PJRT_Buffer*> raw_inputs;
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -82,7 +84,7 @@ class Module {
     }
     if (const char* topology = std::getenv("TORCH_TPU_TEST_TOPOLOGY")) {
       static const auto libtpu = pjrt::Plugin::load(pjrt::Plugin::find("libtpu"));
-      pjrt::Topology::create(libtpu, topology)->compile(text);
+      pjrt::Topology::create(libtpu, topology).compile(text);
     }
   }
 
@@ -293,6 +295,9 @@ TEST(HloAccept, Convert) {
       {DType::F64, 18446744073709549568.0, DType::U64, 18446744073709549568.0},
       {DType::F32, -1.0, DType::U64, 18446744073709551616.0},  // 2^64 - 1, as a double
       {DType::F16, -1.0, DType::U64, 18446744073709551616.0},
+      {DType::F16, -1.5, DType::U32, 4294967295.0},
+      {DType::F64, -4294967299.0, DType::U32, 4294967293.0},
+      {DType::F64, -0.5, DType::U64, 0},
       {DType::BF16, -1.0, DType::U8, 255},
       {DType::F32, 0.25, DType::Pred, 1},
       {DType::F32, -0.0, DType::Pred, 0},
