@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 - Sums of products: accumulation types, precision, platform forms.
+#include "src/ops/contraction.h"
+
+#include <numeric>
+
+namespace torch_tpu::ops {
+
+hlo::Precision contraction_precision(const Call& c, DType dtype) {
+  // A bfloat16 is what a TPU multiplies anyway; a float16 has more digits than that.
+  if (dtype == DType::F32) return c.precision();
+  return dtype == DType::BF16 || hlo::is_float8(dtype) ? hlo::Precision::Default
+                                                       : hlo::Precision::Highest;
+}
+
+Value contract(Call& c, const Value& lhs, const Value& rhs, const Dims& lhs_batch,
+               const Dims& rhs_batch, const Dims& lhs_contract, const Dims& rhs_contract) {
+  const DType compute = hlo::opmath(lhs.dtype());
+  const bool narrow = compute != lhs.dtype();
+  // XLA's CPU plugin has fast products of float32 only; products of halves are exact there.
+  if (narrow && (c.platform() == Platform::Cpu || hlo::is_float8(lhs.dtype()))) {
+    return hlo::dot_general(hlo::convert(lhs, compute), hlo::convert(rhs, compute), lhs_batch,
+                            rhs_batch, lhs_contract, rhs_contract, compute,
+                            hlo::Precision::Highest);
+  }
+  return hlo::dot_general(lhs, rhs, lhs_batch, rhs_batch, lhs_contract, rhs_contract, compute,
+                          contraction_precision(c, lhs.dtype()));
+}
+
+Value matrix_product(Call& c, const Value& lhs, const Value& rhs) {
+  const int64_t rank = lhs.rank();
+  const Dims batch = counting(rank - 2);
+  return contract(c, lhs, rhs, batch, batch, {rank - 1}, {rank - 2});
+}
+
+Value conjugate(const Value& x) {
+  if (!hlo::is_complex(x.dtype())) return x;
+  return hlo::complex(hlo::real(x), -hlo::imag(x));
+}
+
+Value transposed(const Value& x) {
+  Dims order = counting(x.rank());
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return hlo::transpose(x, order);
+}
+
+Dims counting(int64_t n, int64_t first) {
+  Dims dims(n);
+  std::iota(dims.begin(), dims.end(), first);
+  return dims;
+}
+
+void check_expands(const Call& c, const Dims& from, const Dims& sizes) {
+  c.check(from.size() <= sizes.size(), "expand(", from, ", size=", sizes,
+          "): the number of sizes provided (", sizes.size(),
+          ") must be greater or equal to the number of dimensions in the tensor (", from.size(),
+          ")");
+  const size_t shift = sizes.size() - from.size();
+  for (size_t i = from.size(); i-- > 0;) {
+    c.check(from[i] == 1 || from[i] == sizes[i + shift], "The expanded size of the tensor (",
+            sizes[i + shift], ") must match the existing size (", from[i],
+            ") at non-singleton dimension ", i + shift, ".  Target sizes: ", sizes,
+            ".  Tensor sizes: ", from);
+  }
+}
+
+}  // namespace torch_tpu::ops

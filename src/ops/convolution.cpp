@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0 - Convolutions of any rank, forward and backward, in a form for each platform.
+//
+// Everything is made of three functions of one geometry: forward, gradient of the input, gradient
+// of the weight. A transposed convolution is the gradient of the input of an ordinary one.
+//
+// A TPU gets stablehlo.convolution. XLA's CPU plugin runs that well only in float32, with few
+// channels on many pixels; elsewhere products of matrices are up to 80 times faster: the input's
+// windows as columns (channels first, so that the weight is used as it lies in memory) times the
+// weight.
+#include <algorithm>
+#include <numeric>
+
+#include "src/ops/channels_last.h"
+#include "src/ops/contraction.h"
+#include "src/ops/pointwise.h"
+#include "src/ops/windows.h"
+
+namespace torch_tpu::ops {
+namespace {
+
+// Weight [outputs, inputs / groups, kernel...] over input [batch, inputs, spatial...].
+struct Geometry : Windows {
+  int64_t groups = 1;
+  int64_t batch = 0, inputs = 0, outputs = 0;
+
+  int64_t pixels() const { return batch * hlo::element_count(out); }
+  bool depthwise() const { return groups == inputs && groups > 1; }
+};
+
+Dims join(std::initializer_list<Dims> parts) {
+  Dims all;
+  for (const Dims& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+// batch and channels swapped: [a, b, ...] -> [b, a, ...]
+Value swapped(const Value& x) {
+  Dims order = counting(x.rank());
+  std::swap(order[0], order[1]);
+  return hlo::transpose(x, order);
+}
+
+// ---- StableHLO's convolution
+// ---------------------------------------------------------------------
+
+hlo::ConvDims plain_dims(int64_t axes) {
+  const Dims spatial = counting(axes, 2);
+  return {0, 1, spatial, 0, 1, spatial, 0, 1, spatial};
+}
+
+Value native_forward(Call& c, const Geometry& g, const Value& x, const Value& w) {
+  hlo::ConvConfig config;
+  config.window_strides = g.stride;
+  config.rhs_dilation = g.dilation;
+  config.pad_low = g.padding;
+  for (int64_t i = 0; i < g.axes(); ++i) config.pad_high.push_back(g.end_padding(i));
+  config.feature_group_count = g.groups;
+  config.precision = contraction_precision(c, x.dtype());
+  return hlo::convolution(x, w, plain_dims(g.axes()), config, hlo::opmath(x.dtype()));
+}
+
+// The output's gradient, spread out by the stride, under the reversed weight.
+Value native_grad_input(Call& c, const Geometry& g, const Value& gy, const Value& w) {
+  hlo::ConvConfig config;
+  config.lhs_dilation = g.stride;
+  config.rhs_dilation = g.dilation;
+  for (int64_t i = 0; i < g.axes(); ++i) {
+    const int64_t low = g.reach(i) - 1 - g.padding[i];
+    config.pad_low.push_back(low);
+    config.pad_high.push_back(g.in[i] + g.reach(i) - 1 - ((g.out[i] - 1) * g.stride[i] + 1) - low);
+  }
+  config.feature_group_count = g.groups;
+  config.precision = contraction_precision(c, gy.dtype());
+  const Dims spatial = counting(g.axes(), 2);
+  Value flipped = hlo::reverse(w, spatial);
+  hlo::ConvDims dims = plain_dims(g.axes());
+  if (g.groups == 1) {
+    dims.kernel_output_feature = 1;
+    dims.kernel_input_feature = 0;
+  } else {
+    // [groups * og, ig, k...] -> [og, groups * ig, k...]
+    const int64_t og = g.outputs / g.groups, ig = g.inputs / g.groups;
+    flipped = hlo::reshape(flipped, join({{g.groups, og, ig}, g.kernel}));
+    Dims order = counting(g.axes() + 3);
+    std::swap(order[0], order[1]);
+    flipped = hlo::reshape(hlo::transpose(flipped, order), join({{og, g.inputs}, g.kernel}));
+    dims.kernel_output_feature = 1;
+    dims.kernel_input_feature = 0;
+  }
+  return hlo::convolution(gy, flipped, dims, config, hlo::opmath(gy.dtype()));
+}
+
+// The input under the output's gradient as a window, summed over the batch.
+Value native_grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
+  hlo::ConvConfig config;
+  config.window_strides = g.dilation;
+  config.rhs_dilation = g.stride;
+  config.pad_low = g.padding;
+  for (int64_t i = 0; i < g.axes(); ++i) config.pad_high.push_back(g.end_padding(i));
+  config.batch_group_count = g.groups;
+  config.precision = contraction_precision(c, x.dtype());
+  const Dims spatial = counting(g.axes(), 2);
+  const hlo::ConvDims dims = {1, 0, spatial, 1, 0, spatial, 1, 0, spatial};
+  return hlo::convolution(x, gy, dims, config, hlo::opmath(x.dtype()));
+}
+
+// ---- products of matrices
+// ------------------------------------------------------------------------
+
+// Positions in the tiled form [a, b, out1, k1, out2, k2...] ordered as [a, k..., b, out...].
+Dims tile_order(int64_t axes) {
+  Dims order = {0};
+  for (int64_t i = 0; i < axes; ++i) order.push_back(3 + 2 * i);
+  order.push_back(1);
+  for (int64_t i = 0; i < axes; ++i) order.push_back(2 + 2 * i);
+  return order;
+}
+
+Value padded(const Geometry& g, const Value& x) {
+  return pad_for(g, x, hlo::scalar(x.builder(), x.dtype(), 0));
+}
+
+// The windows as columns: x [batch, inputs, spatial...] -> [groups, inputs/groups * taps, pixels].
+Value columns(const Geometry& g, const Value& x) {
+  Value channels_first = padded(g, swapped(x));
+  Value all;
+  if (g.tiles()) {
+    Dims split = {g.inputs, g.batch};
+    for (int64_t i = 0; i < g.axes(); ++i) {
+      split.push_back(g.out[i]);
+      split.push_back(g.kernel[i]);
+    }
+    all = hlo::transpose(hlo::reshape(channels_first, split), tile_order(g.axes()));
+  } else {
+    Values taps;
+    for_each_tap(g, [&](int64_t, const Dims& at) {
+      taps.push_back(hlo::unsqueeze(tap_slice(g, channels_first, at), 1));
+    });
+    all = taps.size() == 1 ? taps[0] : hlo::concatenate(taps, 1);
+  }
+  return hlo::reshape(all, {g.groups, g.inputs / g.groups * g.taps(), g.pixels()});
+}
+
+// The inverse, summing where windows overlap: [inputs * taps, pixels] as a value of dims
+// [inputs, taps, batch, out...].
+Value sum_columns(const Geometry& g, const Value& all) {
+  Value sum;
+  if (g.tiles()) {
+    Dims split = join({{g.inputs}, g.kernel, {g.batch}, g.out});
+    Dims order = tile_order(g.axes()), inverse(order.size()), covered = {g.inputs, g.batch};
+    for (size_t i = 0; i < order.size(); ++i) inverse[order[i]] = static_cast<int64_t>(i);
+    Dims low(2 + g.axes(), 0), high(2, 0);
+    for (int64_t i = 0; i < g.axes(); ++i) {
+      covered.push_back(g.out[i] * g.kernel[i]);
+      high.push_back(g.in[i] - covered.back());
+    }
+    sum = hlo::reshape(hlo::transpose(hlo::reshape(all, split), inverse), covered);
+    if (std::any_of(high.begin(), high.end(), [](int64_t d) { return d != 0; })) {
+      sum = hlo::pad(sum, hlo::scalar(sum.builder(), sum.dtype(), 0), low, high);
+    }
+  } else {
+    for_each_tap(g, [&](int64_t tap, const Dims& at) {
+      Value placed = tap_place(g, hlo::squeeze(hlo::slice_dim(all, 1, tap, tap + 1), 1), at);
+      sum = sum ? sum + placed : placed;
+    });
+  }
+  return swapped(sum);
+}
+
+// [batch, outputs, out...] -> [groups, outputs/groups, pixels]
+Value grouped_pixels(const Geometry& g, const Value& y) {
+  return hlo::reshape(swapped(y), {g.groups, g.outputs / g.groups, g.pixels()});
+}
+
+Value grouped_weight(const Geometry& g, const Value& w) {
+  return hlo::reshape(w, {g.groups, g.outputs / g.groups, g.inputs / g.groups * g.taps()});
+}
+
+// One product a group; without groups a product of two matrices, which XLA does best.
+Value grouped_product(Call& c, const Value& a, const Value& b, int64_t contract_a,
+                      int64_t contract_b) {
+  if (a.dim(0) > 1) return contract(c, a, b, {0}, {0}, {contract_a}, {contract_b});
+  return hlo::unsqueeze(contract(c, hlo::squeeze(a, 0), hlo::squeeze(b, 0), {}, {},
+                                 {contract_a - 1}, {contract_b - 1}),
+                        0);
+}
+
+// The weight of one tap for depthwise kernels, ready to multiply [batch, inputs, multiplier,
+// out...].
+Value tap_weight(const Geometry& g, const Value& w, int64_t tap) {
+  const int64_t multiplier = g.outputs / g.inputs;
+  Value column = hlo::slice_dim(hlo::reshape(w, {g.inputs, multiplier, g.taps()}), 2, tap, tap + 1);
+  return hlo::reshape(column, join({{g.inputs, multiplier}, Dims(g.axes(), 1)}));
+}
+
+Value matrix_forward(Call& c, const Geometry& g, const Value& x, const Value& w) {
+  if (g.depthwise()) {
+    const int64_t multiplier = g.outputs / g.inputs;
+    const DType compute = hlo::opmath(x.dtype());
+    Value wide = padded(g, hlo::convert(x, compute)), weight = hlo::convert(w, compute), sum;
+    for_each_tap(g, [&](int64_t tap, const Dims& at) {
+      Value term = hlo::unsqueeze(tap_slice(g, wide, at), 2) * tap_weight(g, weight, tap);
+      sum = sum ? sum + term : term;
+    });
+    return hlo::reshape(sum, join({{g.batch, g.inputs * multiplier}, g.out}));
+  }
+  Value y = grouped_product(c, grouped_weight(g, w), columns(g, x), 2, 1);
+  return swapped(hlo::reshape(y, join({{g.outputs, g.batch}, g.out})));
+}
+
+Value matrix_grad_input(Call& c, const Geometry& g, const Value& gy, const Value& w) {
+  if (g.depthwise()) {
+    const int64_t multiplier = g.outputs / g.inputs;
+    const DType compute = hlo::opmath(gy.dtype());
+    Value wide =
+        hlo::reshape(hlo::convert(gy, compute), join({{g.batch, g.inputs, multiplier}, g.out}));
+    Value weight = hlo::convert(w, compute), sum;
+    for_each_tap(g, [&](int64_t tap, const Dims& at) {
+      Value term = hlo::reduce(wide * tap_weight(g, weight, tap), {2}, hlo::Reduce::Add);
+      Value placed = tap_place(g, term, at);
+      sum = sum ? sum + placed : placed;
+    });
+    return sum;
+  }
+  // The larger operand goes second: XLA's CPU plugin is slow where it must transpose the first.
+  Value weight = grouped_weight(g, w), pixels = grouped_pixels(g, gy), all;
+  if (g.pixels() < g.inputs / g.groups * g.taps()) {
+    all = transposed(grouped_product(c, pixels, weight, 1, 1));
+  } else {
+    all = grouped_product(c, weight, pixels, 1, 1);
+  }
+  // Kept whole: otherwise the product would be formed anew for each of its uses below.
+  if (g.taps() > 1) all = hlo::optimization_barrier(all);
+  return sum_columns(g, hlo::reshape(all, join({{g.inputs, g.taps(), g.batch}, g.out})));
+}
+
+Value matrix_grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
+  if (g.depthwise()) {
+    const int64_t multiplier = g.outputs / g.inputs;
+    const DType compute = hlo::opmath(x.dtype());
+    Value wide = padded(g, hlo::convert(x, compute));
+    Value grad =
+        hlo::reshape(hlo::convert(gy, compute), join({{g.batch, g.inputs, multiplier}, g.out}));
+    Dims summed = {0};
+    for (int64_t i = 0; i < g.axes(); ++i) summed.push_back(3 + i);
+    Values taps;
+    for_each_tap(g, [&](int64_t, const Dims& at) {
+      Value product = hlo::unsqueeze(tap_slice(g, wide, at), 2) * grad;
+      taps.push_back(hlo::unsqueeze(hlo::reduce(product, summed, hlo::Reduce::Add), 2));
+    });
+    return hlo::reshape(hlo::concatenate(taps, 2), join({{g.outputs, 1}, g.kernel}));
+  }
+  Value gw = grouped_product(c, grouped_pixels(g, gy), columns(g, x), 2, 2);
+  return hlo::reshape(gw, join({{g.outputs, g.inputs / g.groups}, g.kernel}));
+}
+
+// ---- the choice
+// ----------------------------------------------------------------------------------
+
+constexpr int64_t kMostTaps = 128;     // beyond, one slice a tap makes programs too long
+constexpr int64_t kManyPixels = 1024;  // from here on XLA's own float32 convolution is the faster
+
+bool few_taps(const Geometry& g) { return (g.tiles() && !g.depthwise()) || g.taps() <= kMostTaps; }
+bool as_matrices(const Call& c, const Geometry& g) {
+  return c.platform() == Platform::Cpu && few_taps(g);
+}
+bool many_pixels(const Geometry& g, DType dtype) {
+  return dtype == DType::F32 && g.groups == 1 && g.taps() > 1 && !g.tiles() &&
+         g.pixels() >= kManyPixels;
+}
+
+Value forward(Call& c, const Geometry& g, const Value& x, const Value& w) {
+  const bool matrices = as_matrices(c, g) && !many_pixels(g, hlo::opmath(x.dtype()));
+  return matrices ? matrix_forward(c, g, x, w) : native_forward(c, g, x, w);
+}
+Value grad_input(Call& c, const Geometry& g, const Value& gy, const Value& w) {
+  return as_matrices(c, g) ? matrix_grad_input(c, g, gy, w) : native_grad_input(c, g, gy, w);
+}
+Value grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
+  const bool matrices = as_matrices(c, g) && !many_pixels(g, hlo::opmath(x.dtype()));
+  return matrices ? matrix_grad_weight(c, g, gy, x) : native_grad_weight(c, g, gy, x);
+}
+
+// ---- arguments
+// -----------------------------------------------------------------------------------
+
+// The ordinary convolution behind the call: of "input" if not transposed, else the one whose
+// input's gradient the call computes.
+Geometry geometry(const Call& c) {
+  const graph::TensorArg &input = c.meta("input"), &weight = c.meta("weight");
+  const int64_t axes = input.rank() - 2;
+  c.check(axes >= 1 && weight.rank() == input.rank(), "Expected ", weight.rank(),
+          "D (batched) input to a convolution with a weight of shape ", weight.sizes,
+          ", but got input of size: ", input.sizes);
+  c.check(input.dtype == weight.dtype, "Input type (", input.dtype, ") and weight type (",
+          weight.dtype, ") should be the same");
+  Geometry g;
+  g.stride = spread(c.ints("stride"), axes);
+  g.padding = spread(c.ints("padding"), axes);
+  g.dilation = spread(c.ints("dilation"), axes);
+  g.groups = c.integer("groups");
+  g.batch = input.sizes[0];
+  g.kernel.assign(weight.sizes.begin() + 2, weight.sizes.end());
+  const Dims given(input.sizes.begin() + 2, input.sizes.end());
+  const bool is_transposed = c.flag("transposed");
+  const int64_t channels = is_transposed ? weight.sizes[0] : weight.sizes[1] * g.groups;
+  c.check(input.sizes[1] == channels, "Given groups=", g.groups, ", weight of size ", weight.sizes,
+          ", expected input", input.sizes, " to have ", channels, " channels, but got ",
+          input.sizes[1], " channels instead");
+  c.check(weight.sizes[0] % g.groups == 0, "expected weight to be divisible by groups=", g.groups,
+          " at dimension 0, but got weight of size ", weight.sizes);
+  Dims other;
+  const Dims extra = spread(c.ints("output_padding"), axes);
+  for (int64_t i = 0; i < axes; ++i) {
+    const int64_t reach = g.reach(i);
+    other.push_back(is_transposed
+                        ? (given[i] - 1) * g.stride[i] - 2 * g.padding[i] + reach + extra[i]
+                        : (given[i] + 2 * g.padding[i] - reach) / g.stride[i] + 1);
+    c.check(given[i] + 2 * g.padding[i] >= reach || is_transposed,
+            "Calculated padded input size per channel: (", given[i] + 2 * g.padding[i],
+            "). Kernel size: (", reach, "). Kernel size can't be greater than actual input size");
+  }
+  if (is_transposed) {
+    g.out = given;
+    g.in = other;
+    g.outputs = weight.sizes[0];
+    g.inputs = weight.sizes[1] * g.groups;
+  } else {
+    g.in = given;
+    g.out = other;
+    g.outputs = weight.sizes[0];
+    g.inputs = weight.sizes[1] * g.groups;
+  }
+  return g;
+}
+
+}  // namespace
+
+// y[n, o] = bias[o] + sum over channels and taps of weight[o] * windows of x[n]
+TPU_OP(
+    "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, "
+    "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) "
+    "-> Tensor") {
+  const Geometry g = geometry(c);
+  const DType dtype = c.dtype_of("input");
+  reject_bool(c, dtype);
+  Value x = c.tensor("input"), w = c.tensor("weight");
+  Value y = c.flag("transposed") ? grad_input(c, g, x, w) : forward(c, g, x, w);
+  if (c.has("bias")) {
+    c.check(c.dtype_of("bias") == dtype, "Input type (", dtype, ") and bias type (",
+            c.dtype_of("bias"), ") should be the same");
+    y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
+  }
+  if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
+    make_channels_last(c, 0, y.dims());
+  }
+  return {hlo::convert(y, dtype)};
+}
+
+TPU_OP(
+    "aten::convolution_backward_overrideable(Tensor grad_output, Tensor input, Tensor weight, "
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] "
+    "output_padding, SymInt groups, bool[3] output_mask) -> (Tensor grad_input, Tensor "
+    "grad_weight, Tensor grad_bias)") {
+  const Geometry g = geometry(c);
+  const DType dtype = c.dtype_of("input");
+  const Dims mask = c.ints("output_mask");
+  const bool is_transposed = c.flag("transposed");
+  Value gy = c.tensor("grad_output", dtype);
+  Values results(3);
+  if (mask[0]) {
+    Value w = c.tensor("weight");
+    Value gx = is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
+    if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
+      make_channels_last(c, 0, gx.dims());
+    }
+    results[0] = hlo::convert(gx, dtype);
+  }
+  if (mask[1]) {
+    Value x = c.tensor("input");
+    Value gw = is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
+    keep_channels_last(c, 1, gw.dims(), c.meta("weight"));
+    results[1] = hlo::convert(gw, dtype);
+  }
+  if (mask[2]) {
+    Dims summed = {0};
+    for (int64_t i = 0; i < g.axes(); ++i) summed.push_back(2 + i);
+    results[2] = hlo::convert(
+        hlo::reduce(hlo::convert(gy, hlo::opmath(dtype)), summed, hlo::Reduce::Add), dtype);
+  }
+  return results;
+}
+
+}  // namespace torch_tpu::ops
