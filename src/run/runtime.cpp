@@ -400,6 +400,8 @@ void Runtime::compile(Program& program) {
     for (auto& o : observers) o(program);
   }
   pjrt::CompileOptions options;
+  // Left alone, XLA's CPU plugin loses NaNs in maximum and minimum.
+  if (client_->is_cpu()) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
   graph::KeyHasher hash;
   hash.bytes(text);
   hash.bytes(plugin_identity_);
