@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 #include "third_party/openxla/pjrt_c_api.h"
 
@@ -94,6 +96,16 @@ inline Struct sized() {
   Struct value{};
   value.struct_size = kStructSize<Struct>;
   return value;
+}
+
+// The number in an enum that the plugin wrote. A newer plugin knows more values than the enum has
+// here, and to load one of those as the enum is undefined behaviour.
+template <typename Enum>
+inline int number(const Enum& value) {
+  static_assert(std::is_enum_v<Enum> && sizeof(Enum) == sizeof(int));
+  int result = 0;
+  std::memcpy(&result, &value, sizeof result);
+  return result;
 }
 
 }  // namespace torch_tpu::pjrt

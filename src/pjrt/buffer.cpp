@@ -44,7 +44,7 @@ int Buffer::type() const {
   PJRT_Buffer_ElementType_Args args{};
   args.buffer = raw_;
   call<&PJRT_Api::PJRT_Buffer_ElementType>(api_, args);
-  return args.type;
+  return number(args.type);
 }
 
 std::span<const int64_t> Buffer::dims() const {

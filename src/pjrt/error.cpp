@@ -49,12 +49,12 @@ Error take_error(const PJRT_Api* api, PJRT_Error* error, std::string_view functi
   }
   std::string text(function);
   text += ": ";
-  text += error_code_name(code.code);
+  text += error_code_name(number(code.code));
   text += ": ";
   text.append(message.message, message.message_size);
   destroy.error = error;
   api->PJRT_Error_Destroy(&destroy);
-  return Error(code.code, text);
+  return Error(number(code.code), text);
 }
 
 void raise(const PJRT_Api* api, PJRT_Error* error, std::string_view function) {

@@ -43,7 +43,9 @@ std::vector<int> CompiledProgram::output_types() const {
   PJRT_Executable_OutputElementTypes_Args args{};
   args.executable = raw_;
   call<&PJRT_Api::PJRT_Executable_OutputElementTypes>(plugin_->api(), args);
-  return {args.output_types, args.output_types + args.num_output_types};
+  std::vector<int> types(args.num_output_types);
+  for (size_t i = 0; i < types.size(); ++i) types[i] = number(args.output_types[i]);
+  return types;
 }
 
 std::vector<std::vector<int64_t>> CompiledProgram::output_dims() const {
@@ -99,9 +101,9 @@ std::map<std::string, double> CompiledProgram::cost() const {
   for (size_t i = 0; i < args.num_properties; ++i) {
     const PJRT_NamedValue& value = args.properties[i];
     std::string name(value.name, value.name_size);
-    if (value.type == PJRT_NamedValue_kFloat) {
+    if (number(value.type) == PJRT_NamedValue_kFloat) {
       found.emplace(std::move(name), value.float_value);
-    } else if (value.type == PJRT_NamedValue_kInt64) {
+    } else if (number(value.type) == PJRT_NamedValue_kInt64) {
       found.emplace(std::move(name), static_cast<double>(value.int64_value));
     }
   }

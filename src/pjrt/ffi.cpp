@@ -51,8 +51,7 @@ FfiBuffer buffer_at(const ffi_abi::Buffers& buffers, std::size_t index, const ch
   buffer.data = raw.data;
   buffer.num_elements = 1;
   for (const int64_t dim : buffer.dims) buffer.num_elements *= static_cast<std::size_t>(dim);
-  // XLA's CPU keeps elements narrower than a byte in one byte each.
-  buffer.bytes = buffer.num_elements * std::max<std::size_t>(element_bits(buffer.type) / 8, 1);
+  buffer.bytes = buffer.num_elements * (element_bits(buffer.type) / 8);
   return buffer;
 }
 

@@ -24,7 +24,8 @@ struct FfiBuffer {
   std::span<const int64_t> dims;
   void* data = nullptr;
   std::size_t num_elements = 0;
-  std::size_t bytes = 0;
+  std::size_t bytes =
+      0;  // 0 for elements narrower than a byte: their packing is the plugin's affair
 
   template <typename T>
   T* as() const {

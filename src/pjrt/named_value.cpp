@@ -34,7 +34,7 @@ std::vector<PJRT_NamedValue> to_named_values(const NamedOptions& options) {
 
 std::string to_text(const PJRT_NamedValue& value) {
   std::ostringstream out;
-  switch (value.type) {
+  switch (number(value.type)) {
     case PJRT_NamedValue_kString:
       return std::string(value.string_value, value.value_size);
     case PJRT_NamedValue_kInt64:
@@ -53,6 +53,8 @@ std::string to_text(const PJRT_NamedValue& value) {
     case PJRT_NamedValue_kBool:
       out << (value.bool_value ? "true" : "false");
       break;
+    default:
+      out << "(a value of kind " << number(value.type) << ")";
   }
   return out.str();
 }

@@ -2,6 +2,7 @@
 #include "src/pjrt/plugin.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <unistd.h>
 
 #include <array>
@@ -90,16 +91,45 @@ void check_is_library(const std::string& path) {
     cannot_load(path, "it is a directory; expected the plugin's .so file");
   }
   std::ifstream in(path, std::ios::binary);
-  std::array<char, 4> magic{};
   if (!in) cannot_load(path, std::string("it cannot be read: ") + std::strerror(errno));
-  in.read(magic.data(), magic.size());
-  if (std::memcmp(magic.data(),
-                  "\x7f"
-                  "ELF",
-                  4) != 0) {
+  Elf64_Ehdr header{};
+  in.read(reinterpret_cast<char*>(&header), sizeof header);
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
     cannot_load(path, "it is not a shared library (it doesn't start as an ELF file does)");
   }
+  if (header.e_ident[EI_CLASS] != ELFCLASS64) return;  // dlopen() will say what it thinks of that
+  // A truncated library - a download that broke off - is mapped all the same, and kills the process
+  // at the first touch of a page that isn't there.
+  const uintmax_t size = fs::file_size(path, error);
+  bool whole = header.e_phentsize == sizeof(Elf64_Phdr) && static_cast<bool>(in);
+  in.seekg(static_cast<std::streamoff>(header.e_phoff));
+  for (int i = 0; whole && i < header.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    in.read(reinterpret_cast<char*>(&segment), sizeof segment);
+    whole = in && (segment.p_type != PT_LOAD || segment.p_offset + segment.p_filesz <= size);
+  }
+  if (!whole) {
+    cannot_load(path, "the file is incomplete (" + std::to_string(size) +
+                          " bytes, less than its own headers speak of). Install it again");
+  }
 }
+
+// Sets an environment variable for as long as it lives, unless the user has set it.
+class DefaultVariable {
+ public:
+  DefaultVariable(const char* name, const char* value)
+      : name_(std::getenv(name) == nullptr ? name : nullptr) {
+    if (name_ != nullptr) setenv(name_, value, 1);
+  }
+  ~DefaultVariable() {
+    if (name_ != nullptr) unsetenv(name_);
+  }
+  DefaultVariable(const DefaultVariable&) = delete;
+  DefaultVariable& operator=(const DefaultVariable&) = delete;
+
+ private:
+  const char* name_;
+};
 
 }  // namespace
 
@@ -221,6 +251,9 @@ std::shared_ptr<const Plugin> Plugin::load(const std::string& path) {
     setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1", 0);
   }
 
+  // Read once by the plugin's logger. Errors come back as Error, so their copies on stderr are
+  // noise (0.106 logs 5 KB for every program it loads); what ends the process is still printed.
+  const DefaultVariable quiet("TF_CPP_MIN_LOG_LEVEL", "3");
   const StderrCapture capture(true);
   void* handle = dlopen(real.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -273,7 +306,7 @@ std::map<std::string, std::string> Plugin::attributes() const {
 
 const PJRT_Extension_Base* Plugin::extension(int type) const {
   for (const PJRT_Extension_Base* at = api_->extension_start; at != nullptr; at = at->next) {
-    if (static_cast<int>(at->type) == type) return at;
+    if (number(at->type) == type) return at;
   }
   return nullptr;
 }
