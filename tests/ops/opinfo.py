@@ -42,6 +42,11 @@ class Tolerance:
     atol: float
 
 
+def names(text):
+    """A list of op names, written as words."""
+    return text.split()
+
+
 def find(family):
     """The OpInfos of these names ("div") or of one variant ("div.floor_rounding")."""
     found = []
