@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - what a plugin's execute call costs: the floor under every eager op.
+// SPDX-License-Identifier: Apache-2.0 - what a plugin's execute call costs.
 //
 // Usage: pjrt_floor [plugin.so]; without an argument, the plugin that TORCH_TPU_PJRT_PLUGIN names.
 // Prints one JSON object: nanoseconds per op, the median of several rounds.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - the PJRT C API, for the .cpp files of src/pjrt and nobody else.
+// SPDX-License-Identifier: Apache-2.0 - the PJRT C API, for the .cpp files of src/pjrt only.
 #pragma once
 
 #include <cstddef>

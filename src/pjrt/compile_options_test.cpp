@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - the hand-made protobuf of CompileOptions, byte by byte and as plugins read it.
+// SPDX-License-Identifier: Apache-2.0 - the hand-made protobuf of CompileOptions.
 #include "src/pjrt/compile_options.h"
 
 #include <gtest/gtest.h>

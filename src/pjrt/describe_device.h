@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - reads a PJRT device description; clients and topologies share it.
+// SPDX-License-Identifier: Apache-2.0 - reads a PJRT device description.
 #pragma once
 
 #include "src/pjrt/api.h"

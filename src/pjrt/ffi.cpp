@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - registers host kernels with a plugin and hands calls over to them.
+// SPDX-License-Identifier: Apache-2.0 - hands calls of compiled programs over to host kernels.
 #include "src/pjrt/ffi.h"
 
 #include <algorithm>

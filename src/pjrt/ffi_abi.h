@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - memory layout of XLA's FFI calls and of PJRT's FFI extension.
+// SPDX-License-Identifier: Apache-2.0 - memory layout of XLA's FFI calls.
 //
 // Written from the public interface of OpenXLA (xla/ffi/api/c_api.h, version 0.1 to 0.4, and
 // xla/pjrt/c/pjrt_c_api_ffi_extension.h). Only what a host kernel needs; structs whose tail is of

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - eight lanes of multiply-and-fold, as fast as memory can be read.
+// SPDX-License-Identifier: Apache-2.0 - multiply-and-fold in eight lanes.
 #include "src/pjrt/file_hash.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - a fast 128-bit hash of a file's contents, to tell plugins apart.
+// SPDX-License-Identifier: Apache-2.0 - a fast 128-bit hash of a file's contents.
 #pragma once
 
 #include <cstddef>

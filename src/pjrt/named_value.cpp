@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - converts options and attributes to and from PJRT_NamedValue.
+// SPDX-License-Identifier: Apache-2.0 - options and attributes as PJRT_NamedValue.
 #include "src/pjrt/named_value.h"
 
 #include <sstream>

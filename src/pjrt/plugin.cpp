@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - where plugins are looked for, how one is loaded, what can go wrong.
+// SPDX-License-Identifier: Apache-2.0 - where plugins are looked for and how one is loaded.
 #include "src/pjrt/plugin.h"
 
 #include <dlfcn.h>

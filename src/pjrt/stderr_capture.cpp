@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - redirects file descriptor 2 and sorts what was written to it.
+// SPDX-License-Identifier: Apache-2.0 - redirects stderr and sorts what was written.
 #include "src/pjrt/stderr_capture.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - keeps a plugin's log lines off the terminal while it loads or compiles.
+// SPDX-License-Identifier: Apache-2.0 - keeps a plugin's log off the terminal.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - which lines a capture of stderr keeps from the terminal.
+// SPDX-License-Identifier: Apache-2.0 - what a capture of stderr keeps and what not.
 #include "src/pjrt/stderr_capture.h"
 
 #include <gtest/gtest.h>

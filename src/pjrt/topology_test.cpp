@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - compiling without devices: libtpu's topologies, and a client's.
+// SPDX-License-Identifier: Apache-2.0 - compiling for libtpu's and a client's topologies.
 #include "src/pjrt/topology.h"
 
 #include <gtest/gtest.h>
