@@ -27,6 +27,10 @@ Value scatter_rows(const Value& x, int64_t dim, const Value& index, const Value&
                    const hlo::Combiner& combine);
 Value overwrite(const Value& old_value, const Value& update);  // Combiner
 
+// x[p with p[dim] = index[p]] for every p of the index, which is nowhere larger than x but along
+// dim and holds valid places.
+Value gather_along(const Value& x, const Value& index, int64_t dim);
+
 // Inclusive running sum of a 1-dim value.
 Value running_sum(const Value& x);
 

@@ -56,6 +56,8 @@ Value reachable(const Value& x, const Dims& index, int64_t dim) {
   return hlo::slice(x, Dims(limit.size(), 0), limit, Dims(limit.size(), 1));
 }
 
+}  // namespace
+
 Value gather_along(const Value& x, const Value& index, int64_t dim) {
   hlo::GatherDims dims;
   const int64_t rank = x.rank();
@@ -65,6 +67,8 @@ Value gather_along(const Value& x, const Value& index, int64_t dim) {
   return hlo::gather(reachable(x, index.dims(), dim), hlo::unsqueeze(index, rank), dims,
                      Dims(rank, 1));
 }
+
+namespace {
 
 Value scatter_along(const Value& x, const Value& index, int64_t dim, const Value& updates,
                     const hlo::Combiner& combine) {
