@@ -5,7 +5,7 @@
 
 namespace torch_tpu::ops {
 
-hlo::Precision contraction_precision(const Call& c, DType dtype) {
+hlo::Precision contraction_precision(Call& c, DType dtype) {
   // A bfloat16 is what a TPU multiplies anyway; a float16 has more digits than that.
   if (dtype == DType::F32) return c.precision();
   return dtype == DType::BF16 || hlo::is_float8(dtype) ? hlo::Precision::Default

@@ -13,7 +13,7 @@ Value contract(Call& c, const Value& lhs, const Value& rhs, const Dims& lhs_batc
 Value matrix_product(Call& c, const Value& lhs, const Value& rhs);
 
 // The precision at which a contraction of this dtype keeps PyTorch's meaning.
-hlo::Precision contraction_precision(const Call& c, DType dtype);
+hlo::Precision contraction_precision(Call& c, DType dtype);
 
 Value conjugate(const Value& x);
 // The last two dimensions swapped; adjoint conjugates as well.
