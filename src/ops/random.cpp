@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "src/graph/args.h"
+#include "src/ops/create.h"
 #include "src/ops/scan.h"
 
 namespace torch_tpu::ops {
@@ -433,7 +434,7 @@ TPU_OP(
     "aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? "
     "layout=None, Device? device=None, bool? pin_memory=None) -> Tensor") {
   const int64_t n = c.integer("n");
-  const DType dtype = c.dtype("dtype").value_or(DType::S64);
+  const DType dtype = wanted_dtype(c, DType::S64);
   c.check(n >= 0, "n must be non-negative, got", n);
   hlo::Builder& b = c.builder();
   if (n <= 1) return {hlo::zeros(b, {dtype, {n}})};
