@@ -14,60 +14,6 @@ namespace torch_tpu::graph {
 using hlo::Builder;
 using hlo::Type;
 
-// ---- operator table ----------------------------------------------------------------------------
-
-OpTable& OpTable::instance() {
-  static OpTable table;
-  return table;
-}
-
-void OpTable::add(const OpEntry* entry) { entries_.push_back(entry); }
-
-const OpEntry* OpTable::find(std::string_view name, std::string_view overload) const {
-  for (const OpEntry* e : entries_)
-    if (e->name == name && e->overload == overload) return e;
-  return nullptr;
-}
-
-// Reads name, overload and argument names off a schema such as
-// "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor".
-OpRegistration::OpRegistration(const char* schema, OutputRule rule, OpEntry::Body body,
-                               const char* file, int line) {
-  auto* e = new OpEntry;
-  e->schema = schema;
-  e->rule = rule;
-  e->body = body;
-  e->file = file;
-  e->line = line;
-  std::string_view s = e->schema;
-  size_t open = s.find('(');
-  std::string_view head = s.substr(0, open);
-  size_t dot = head.find('.');
-  e->name = std::string(head.substr(0, dot));
-  if (dot != std::string_view::npos) e->overload = std::string(head.substr(dot + 1));
-  int depth = 0;
-  size_t begin = open + 1;
-  bool quoted = false;
-  for (size_t i = open; i < s.size(); ++i) {
-    if (s[i] == '\'') quoted = !quoted;
-    if (quoted) continue;
-    if (s[i] == '(' || s[i] == '[') ++depth;
-    bool end = s[i] == ')' && depth == 1;
-    if ((s[i] == ',' && depth == 1) || end) {
-      std::string_view part = s.substr(begin, i - begin);
-      part = part.substr(0, part.find('='));
-      while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
-      size_t space = part.rfind(' ');
-      std::string_view name = space == std::string_view::npos ? part : part.substr(space + 1);
-      if (!name.empty() && name != "*") e->arg_names.emplace_back(name);
-      begin = i + 1;
-      if (end) break;
-    }
-    if (s[i] == ')' || s[i] == ']') --depth;
-  }
-  OpTable::instance().add(e);
-}
-
 // ---- the tracer --------------------------------------------------------------------------------
 
 class Tracer {
@@ -76,7 +22,7 @@ class Tracer {
       : variant_(variant), args_(std::move(args)), options_(options) {
     record_ = std::make_shared<Record>();
     record_->op = variant.op;
-    if (variant_.asked.size() < args_->size()) variant_.asked.resize(args_->size());
+    variant_.asked.resize(std::max({variant_.asked.size(), args_->size(), variant_.entry->arg_names.size()}));
   }
 
   std::shared_ptr<Record> run();
@@ -368,9 +314,18 @@ void Tracer::run_element(int64_t element, int64_t count) {
   const OpEntry& entry = *variant_.entry;
   size_t n = entry.arg_names.size();
   static const Arg none;
+  static const Arg one = [] {
+    Arg a;
+    a.kind = Arg::Scalar;
+    a.number = Number::of(int64_t{1});
+    return a;
+  }();
   for (size_t i = 0; i < n; ++i) {
     TensorRef ref{static_cast<uint16_t>(i), 0};
     const Arg* a = i < args_->size() ? &(*args_)[i] : &none;
+    // A factor that the foreach form's schema leaves out.
+    if (i >= args_->size() && (entry.arg_names[i] == "alpha" || entry.arg_names[i] == "value"))
+      a = &one;
     if (variant_.foreach && (a->kind == Arg::TensorList || a->kind == Arg::ScalarList)) {
       int64_t have = a->kind == Arg::TensorList ? static_cast<int64_t>(a->list.size())
                                                 : static_cast<int64_t>(a->numbers.size());
@@ -502,6 +457,8 @@ std::shared_ptr<Record> Tracer::run() {
           count = static_cast<int64_t>(a.list.size());
           break;
         }
+      if (count == 0)
+        throw UserError(UserError::Runtime, "Tensor list must have at least one tensor.");
       for (int64_t e = 0; e < count; ++e) run_element(e, count);
     } else {
       run_element(0, 1);
@@ -511,8 +468,8 @@ std::shared_ptr<Record> Tracer::run() {
                     variant_.op + "(): these arguments do not fit together: " + e.what());
   }
   finish();
-  // The variant outlives every record; the arguments are kept for other platforms.
-  Variant* variant = &variant_;
+  // What another platform needs to make the same call's function.
+  auto variant = std::make_shared<const Variant>(variant_);
   auto args = args_;
   TraceOptions options = options_;
   record_->retrace = [variant, args, options](Platform platform) {

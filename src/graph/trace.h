@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "src/graph/call.h"
+#include "src/graph/op_table.h"
 #include "src/graph/record.h"
-#include "src/ops/entry.h"
 
 namespace torch_tpu::graph {
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - The operator table: one entry an op, from which all its forms are derived.
+// SPDX-License-Identifier: Apache-2.0 - How operator entries are written: TPU_OP and its kin.
 //
 //   // gelu(x) = x * P(N < x), N standard normal.
 //   TPU_POINTWISE("aten::gelu(Tensor self, *, str approximate='none') -> Tensor") {
@@ -13,42 +13,7 @@
 // the body is run on types when a call is seen for the first time.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "src/graph/call.h"
-#include "src/hlo/builder.h"
-
-namespace torch_tpu::graph {
-
-struct OpEntry {
-  using Body = hlo::Values (*)(Call& c);
-  std::string schema;                  // as in native_functions.yaml
-  std::string name;                    // "aten::gelu"
-  std::string overload;                // "" or "Tensor"
-  std::vector<std::string> arg_names;  // in order
-  OutputRule rule = OutputRule::Contiguous;
-  Body body = nullptr;
-  const char* file = "";
-  int line = 0;
-};
-
-class OpTable {
- public:
-  static OpTable& instance();
-  const OpEntry* find(std::string_view name, std::string_view overload) const;
-  const std::vector<const OpEntry*>& entries() const { return entries_; }
-  void add(const OpEntry* entry);
-
- private:
-  std::vector<const OpEntry*> entries_;
-};
-
-struct OpRegistration {
-  OpRegistration(const char* schema, OutputRule rule, OpEntry::Body body, const char* file, int line);
-};
-
-}  // namespace torch_tpu::graph
+#include "src/graph/op_table.h"
 
 namespace torch_tpu::ops {
 using graph::Call;

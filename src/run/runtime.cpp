@@ -120,7 +120,6 @@ void Runtime::start() {
   client_ = pjrt::Client::create(plugin, options);
   device_ = client_->device(0);
   is_cpu_ = client_->is_cpu();
-  plugin_identity_ = plugin->identity();
   disk_ = std::make_unique<DiskCache>(DiskCache::Options::from_environment());
   if (const char* mb = std::getenv("TORCH_TPU_MEMORY_LIMIT_MB"); mb != nullptr)
     memory_limit_ = std::atoll(mb) << 20;
@@ -404,11 +403,13 @@ void Runtime::compile(Program& program) {
   if (client_->is_cpu()) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
   graph::KeyHasher hash;
   hash.bytes(text);
-  hash.bytes(plugin_identity_);
+  // Hashes the plugin's file the first time, so not before it is needed.
+  const std::string& identity = client_->plugin()->identity();
+  hash.bytes(identity);
   hash.bytes(options.encode());
   std::string key = hash.finish().hex();
   auto begin = Clock::now();
-  if (auto bytes = disk_->read(key, plugin_identity_)) {
+  if (auto bytes = disk_->read(key, identity)) {
     try {
       pjrt::Executable loaded = client_->load(*bytes);
       std::lock_guard lock(stats_mutex_);
@@ -434,7 +435,7 @@ void Runtime::compile(Program& program) {
     // A plugin that can't serialize has no disk cache.
   }
   program.compiled(std::move(made));
-  if (!bytes.empty()) disk_->write(key, plugin_identity_, bytes);
+  if (!bytes.empty()) disk_->write(key, identity, bytes);
 }
 
 // ---- the queue ---------------------------------------------------------------------------------

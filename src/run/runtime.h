@@ -62,7 +62,6 @@ class Runtime {
   bool initialized() const { return initialized_.load(std::memory_order_acquire); }
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   bool is_cpu() const { return is_cpu_; }
-  const std::string& plugin_identity() const { return plugin_identity_; }
   // Bytes of device memory that programs may use.
   int64_t memory_limit();
 
@@ -151,7 +150,6 @@ class Runtime {
   std::shared_ptr<pjrt::Client> client_;
   PJRT_Device* device_ = nullptr;
   bool is_cpu_ = true;
-  std::string plugin_identity_;
   std::unique_ptr<DiskCache> disk_;
   int64_t memory_limit_ = 0;
 

@@ -1,0 +1,814 @@
+// SPDX-License-Identifier: Apache-2.0 - From a stack of IValues to submit(), and back to tensors.
+#include "src/tensor/kernel.h"
+
+#include <ATen/ATen.h>
+#include <ATen/native/Resize.h>
+
+#include "src/graph/view.h"
+#include "src/run/runtime.h"
+#include "src/tensor/errors.h"
+#include "src/tensor/generator.h"
+#include "src/tensor/storage.h"
+
+namespace torch_tpu::tensor {
+
+using graph::Arg;
+using graph::Number;
+using graph::Record;
+using graph::ScalarSource;
+using graph::TensorArg;
+using run::Array;
+using run::ArrayPtr;
+using run::Runtime;
+
+namespace {
+
+const std::string* (*line_source)() = nullptr;
+
+Number to_number(const c10::Scalar& s) {
+  Number n;
+  if (s.isBoolean()) {
+    n.kind = Number::Bool;
+    n.i = s.toBool();
+  } else if (s.isIntegral(false)) {
+    n.kind = Number::Int;
+    n.i = s.type() == at::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong();
+  } else if (s.isComplex()) {
+    auto c = s.toComplexDouble();
+    n.kind = Number::Complex;
+    n.re = c.real();
+    n.im = c.imag();
+  } else {
+    n.kind = Number::Float;
+    n.re = s.toDouble();
+  }
+  return n;
+}
+
+uint64_t bits(double v) {
+  uint64_t w;
+  std::memcpy(&w, &v, 8);
+  return w;
+}
+
+// Words of a key; nearly always on the stack.
+class Words {
+ public:
+  void push(uint64_t w) {
+    if (n_ < kInline) {
+      inline_[n_++] = w;
+    } else {
+      more_.push_back(w);
+    }
+  }
+  graph::Key key() const {
+    graph::KeyHasher h;
+    h.words(inline_, n_);
+    h.words(more_.data(), more_.size());
+    return h.finish();
+  }
+
+ private:
+  static constexpr size_t kInline = 192;
+  uint64_t inline_[kInline];
+  size_t n_ = 0;
+  std::vector<uint64_t> more_;
+};
+
+}  // namespace
+
+void set_line_source(const std::string* (*source)()) { line_source = source; }
+
+graph::TraceOptions trace_options() {
+  graph::TraceOptions o;
+  o.platform = Runtime::instance().is_cpu() ? graph::Platform::Cpu : graph::Platform::Tpu;
+  o.default_float = dtype_of(c10::get_default_dtype_as_scalartype());
+  switch (at::globalContext().float32MatmulPrecision()) {
+    case at::Float32MatmulPrecision::HIGHEST: o.precision = hlo::Precision::Highest; break;
+    case at::Float32MatmulPrecision::HIGH: o.precision = hlo::Precision::High; break;
+    case at::Float32MatmulPrecision::MEDIUM: o.precision = hlo::Precision::Default; break;
+  }
+  return o;
+}
+
+// ---- one call ----------------------------------------------------------------------------------
+
+struct OpKernel::Frame {
+  struct Site {
+    uint16_t arg, element;
+    const c10::TensorImpl* tensor;  // on the device
+    Slot* slot;
+    int64_t offset;
+  };
+  struct NumberSite {
+    uint16_t arg, element;
+    c10::Scalar number;
+  };
+  Words words;
+  c10::SmallVector<Site, 8> sites;
+  c10::SmallVector<NumberSite, 4> numbers;
+  c10::SmallVector<at::Tensor, 2> moved;  // keeps materialized conj/neg tensors alive
+  const at::Generator* generator = nullptr;
+  at::Generator generator_holder;
+};
+
+OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entry,
+                   graph::Variant::Form form, bool foreach) {
+  variant_.entry = entry;
+  variant_.op = schema.name();
+  if (!schema.overload_name().empty()) variant_.op += "." + schema.overload_name();
+  variant_.form = form;
+  variant_.foreach = foreach;
+  graph::KeyHasher h;
+  h.bytes(variant_.op);
+  variant_.id = h.finish().lo;
+  size_t i = 0;
+  for (const c10::Argument& a : schema.arguments()) {
+    const c10::Type* t = a.real_type().get();
+    if (t->kind() == c10::TypeKind::OptionalType)
+      t = t->castRaw<c10::OptionalType>()->getElementType().get();
+    Kind kind = Kind::Ignored;
+    switch (t->kind()) {
+      case c10::TypeKind::TensorType: kind = Kind::Tensor; break;
+      case c10::TypeKind::NumberType: kind = Kind::Scalar; break;
+      case c10::TypeKind::FloatType: kind = Kind::Float; break;
+      case c10::TypeKind::IntType:
+      case c10::TypeKind::SymIntType: kind = Kind::Int; break;
+      case c10::TypeKind::BoolType: kind = Kind::Bool; break;
+      case c10::TypeKind::StringType: kind = Kind::Text; break;
+      case c10::TypeKind::ScalarTypeType: kind = Kind::DType; break;
+      case c10::TypeKind::DeviceObjType: kind = Kind::Device; break;
+      case c10::TypeKind::GeneratorType: kind = Kind::Generator; break;
+      case c10::TypeKind::ListType: {
+        const c10::Type* e = t->castRaw<c10::ListType>()->getElementType().get();
+        if (e->kind() == c10::TypeKind::OptionalType)
+          e = e->castRaw<c10::OptionalType>()->getElementType().get();
+        switch (e->kind()) {
+          case c10::TypeKind::TensorType: kind = Kind::TensorList; break;
+          case c10::TypeKind::NumberType: kind = Kind::ScalarList; break;
+          case c10::TypeKind::FloatType: kind = Kind::FloatList; break;
+          case c10::TypeKind::BoolType: kind = Kind::BoolList; break;
+          default: kind = Kind::IntList; break;
+        }
+        break;
+      }
+      default: break;
+    }
+    kinds_.push_back(kind);
+    if (form == graph::Variant::Out && a.alias_info() != nullptr && a.alias_info()->isWrite()) {
+      if (variant_.first_out < 0) variant_.first_out = static_cast<int>(i);
+      ++variant_.out_count;
+    }
+    ++i;
+  }
+  returns_ = schema.returns().size();
+  for (const c10::Argument& r : schema.returns())
+    list_return_.push_back(r.type()->kind() == c10::TypeKind::ListType);
+  variant_.asked.resize(kinds_.size());
+  writes_ = form != graph::Variant::Functional;
+}
+
+void OpKernel::push_number(Frame& frame, size_t i, const c10::Scalar& s) {
+  Number n = to_number(s);
+  const graph::Specialization& asked = variant_.asked[i];
+  uint64_t word = 0x50 | static_cast<uint64_t>(n.kind) << 8;
+  if (!asked.matches.empty() && !(n.kind == Number::Complex && n.im != 0)) {
+    double v = n.as_double();
+    uint64_t match = 1;
+    for (double m : asked.matches) {
+      if (m == v) word |= match << 16;
+      match <<= 1;
+    }
+  }
+  frame.words.push(word);
+  if (asked.whole) {
+    frame.words.push(static_cast<uint64_t>(n.i));
+    frame.words.push(bits(n.re));
+    frame.words.push(bits(n.im));
+  }
+}
+
+void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::TensorBase& tensor) {
+  const c10::TensorImpl* t = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined()) {
+    frame.words.push(0x10);
+    return;
+  }
+  auto scalar_type = c10::typeMetaToScalarType(t->dtype());
+  if (C10_UNLIKELY(t->device_type() != c10::DeviceType::PrivateUse1)) {
+    TORCH_CHECK(t->device_type() == c10::DeviceType::CPU && t->dim() == 0, variant_.op,
+                ": Expected all tensors to be on the same device, but found at least two devices, "
+                "tpu:0 and ",
+                t->device().str(), "! (argument ", i, ")");
+    c10::Scalar s = at::native::item(at::Tensor(tensor));
+    frame.words.push(0x20 | static_cast<uint64_t>(scalar_type) << 8 |
+                     static_cast<uint64_t>(t->is_wrapped_number()) << 16);
+    push_number(frame, i, s);
+    frame.numbers.push_back({static_cast<uint16_t>(i), static_cast<uint16_t>(element), s});
+    return;
+  }
+  Slot* slot = static_cast<Slot*>(t->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get_context());
+  auto rank = static_cast<int64_t>(t->dim());
+  const int64_t* sizes = t->sizes().data();
+  const int64_t* strides = t->strides().data();
+  const Array* value = slot->value.get();
+  hlo::DType dtype = dtype_of(scalar_type);
+  uint64_t head = 0x30 | static_cast<uint64_t>(scalar_type) << 8 | static_cast<uint64_t>(rank) << 16 |
+                  static_cast<uint64_t>(t->is_wrapped_number()) << 32;
+  graph::Window window{sizes, strides, rank, t->storage_offset()};
+  if (C10_LIKELY(value != nullptr && value->type().dtype == dtype)) {
+    const hlo::Dims& base = value->type().dims;
+    graph::ViewKind kind = graph::classify(window, base.data(), static_cast<int64_t>(base.size()));
+    frame.words.push(head | static_cast<uint64_t>(kind) << 40);
+    for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(sizes[d]));
+    if (kind != graph::ViewKind::Identity) {
+      for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(strides[d]));
+      frame.words.push(base.size());
+      for (int64_t d : base) frame.words.push(static_cast<uint64_t>(d));
+    }
+  } else {
+    hlo::Type base = base_type(*t);
+    hlo::Type seen = graph::reinterpreted(base, dtype);
+    graph::ViewKind kind = graph::classify(window, seen.dims.data(), seen.rank());
+    frame.words.push(head | static_cast<uint64_t>(kind) << 40 | static_cast<uint64_t>(value == nullptr) << 48 |
+                     static_cast<uint64_t>(base.dtype) << 56);
+    for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(sizes[d]));
+    for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(strides[d]));
+    frame.words.push(base.dims.size());
+    for (int64_t d : base.dims) frame.words.push(static_cast<uint64_t>(d));
+  }
+  if (writes_) {
+    size_t alias = 0;
+    while (alias < frame.sites.size() && frame.sites[alias].slot != slot) ++alias;
+    frame.words.push(alias);
+  }
+  frame.sites.push_back(
+      {static_cast<uint16_t>(i), static_cast<uint16_t>(element), t, slot, window.offset});
+}
+
+void OpKernel::push_argument(Frame& frame, size_t i, const c10::IValue& v) {
+  if (v.isNone()) {
+    frame.words.push(0x11);
+    return;
+  }
+  switch (kinds_[i]) {
+    case Kind::Tensor:
+      push_tensor(frame, i, 0, v.toTensor());
+      break;
+    case Kind::TensorList: {
+      if (v.isTensorList()) {
+        auto list = v.toTensorList();
+        frame.words.push(0x40 | static_cast<uint64_t>(list.size()) << 8);
+        for (size_t e = 0; e < list.size(); ++e) push_tensor(frame, i, e, list.get(e));
+      } else {
+        auto list = v.toListRef();
+        frame.words.push(0x40 | static_cast<uint64_t>(list.size()) << 8);
+        for (size_t e = 0; e < list.size(); ++e) {
+          if (list[e].isNone()) {
+            frame.words.push(0x11);
+          } else {
+            push_tensor(frame, i, e, list[e].toTensor());
+          }
+        }
+      }
+      break;
+    }
+    case Kind::Scalar:
+    case Kind::Float: {
+      c10::Scalar s = v.toScalar();
+      push_number(frame, i, s);
+      frame.numbers.push_back({static_cast<uint16_t>(i), 0, s});
+      break;
+    }
+    case Kind::ScalarList:
+    case Kind::FloatList: {
+      auto add = [&](size_t e, const c10::Scalar& s) {
+        push_number(frame, i, s);
+        frame.numbers.push_back({static_cast<uint16_t>(i), static_cast<uint16_t>(e), s});
+      };
+      if (v.isDoubleList()) {
+        auto list = v.toDoubleVector();
+        frame.words.push(0x60 | static_cast<uint64_t>(list.size()) << 8);
+        for (size_t e = 0; e < list.size(); ++e) add(e, list[e]);
+      } else {
+        auto list = v.toListRef();
+        frame.words.push(0x60 | static_cast<uint64_t>(list.size()) << 8);
+        for (size_t e = 0; e < list.size(); ++e) add(e, list[e].toScalar());
+      }
+      break;
+    }
+    case Kind::Int:
+      frame.words.push(static_cast<uint64_t>(v.toInt()));
+      break;
+    case Kind::Bool:
+      frame.words.push(v.toBool());
+      break;
+    case Kind::IntList: {
+      if (v.isIntList()) {
+        auto list = v.toIntList();
+        frame.words.push(0x70 | static_cast<uint64_t>(list.size()) << 8);
+        for (int64_t x : list) frame.words.push(static_cast<uint64_t>(x));
+      } else {
+        auto list = v.toListRef();
+        frame.words.push(0x70 | static_cast<uint64_t>(list.size()) << 8);
+        for (const c10::IValue& x : list) frame.words.push(static_cast<uint64_t>(x.toInt()));
+      }
+      break;
+    }
+    case Kind::BoolList: {
+      auto list = v.toBoolList();
+      frame.words.push(0x71 | static_cast<uint64_t>(list.size()) << 8);
+      for (bool x : list) frame.words.push(x);
+      break;
+    }
+    case Kind::Text: {
+      graph::KeyHasher h;
+      h.bytes(v.toStringRef());
+      frame.words.push(h.finish().lo);
+      break;
+    }
+    case Kind::DType:
+      frame.words.push(0x80 | static_cast<uint64_t>(v.toInt()) << 8);
+      break;
+    case Kind::Generator:
+      frame.generator_holder = v.toGenerator();
+      frame.generator = &frame.generator_holder;
+      break;
+    case Kind::Device:
+    case Kind::Ignored:
+      break;
+  }
+}
+
+graph::Key OpKernel::key_of(Frame& frame, const c10::IValue* args) {
+  frame.words.push(variant_.id);
+  frame.words.push(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
+  if (variant_.asked_precision)
+    frame.words.push(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
+  for (size_t i = 0; i < kinds_.size(); ++i) push_argument(frame, i, args[i]);
+  return frame.words.key();
+}
+
+// The arguments as the graph layer wants them; only on a miss.
+std::shared_ptr<graph::Args> OpKernel::arguments(const Frame& frame, const c10::IValue* args) const {
+  auto out = std::make_shared<graph::Args>(kinds_.size());
+  auto tensor_arg = [&](Arg& a, const at::TensorBase& t) {
+    if (!t.defined()) return;
+    a.kind = Arg::Tensor;
+    const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+    TensorArg& m = a.tensor;
+    m.dtype = dtype_of(c10::typeMetaToScalarType(impl->dtype()));
+    m.wrapped = impl->is_wrapped_number();
+    if (impl->device_type() != c10::DeviceType::PrivateUse1) {
+      m.host = true;
+      m.number = to_number(at::native::item(at::Tensor(t)));
+      return;
+    }
+    m.sizes = impl->sizes().vec();
+    m.strides = impl->strides().vec();
+    m.offset = impl->storage_offset();
+    m.base = base_type(*impl);
+    Slot& slot = slot_of(t);
+    m.uninitialized = !slot.value;
+    if (writes_) {
+      for (size_t s = 0; s < frame.sites.size(); ++s)
+        if (frame.sites[s].slot == &slot) {
+          m.alias = static_cast<int32_t>(s);
+          break;
+        }
+    }
+  };
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    Arg& a = (*out)[i];
+    const c10::IValue& v = args[i];
+    if (v.isNone()) {
+      if (kinds_[i] == Kind::Device) a.kind = Arg::Ignored, a.i = 1;
+      continue;
+    }
+    switch (kinds_[i]) {
+      case Kind::Tensor:
+        tensor_arg(a, v.toTensor());
+        break;
+      case Kind::TensorList: {
+        a.kind = Arg::TensorList;
+        if (v.isTensorList()) {
+          for (const at::Tensor& t : v.toTensorVector()) tensor_arg(a.list.emplace_back(), t);
+        } else {
+          for (const c10::IValue& e : v.toListRef()) {
+            Arg& x = a.list.emplace_back();
+            if (!e.isNone()) tensor_arg(x, e.toTensor());
+          }
+        }
+        break;
+      }
+      case Kind::Scalar:
+      case Kind::Float:
+        a.kind = Arg::Scalar;
+        a.number = to_number(v.toScalar());
+        break;
+      case Kind::ScalarList:
+      case Kind::FloatList:
+        a.kind = Arg::ScalarList;
+        if (v.isDoubleList()) {
+          for (double x : v.toDoubleVector()) a.numbers.push_back(Number::of(x));
+        } else {
+          for (const c10::IValue& x : v.toListRef()) a.numbers.push_back(to_number(x.toScalar()));
+        }
+        break;
+      case Kind::Int:
+        a.kind = Arg::Int;
+        a.i = v.toInt();
+        break;
+      case Kind::Bool:
+        a.kind = Arg::Int;
+        a.i = v.toBool();
+        break;
+      case Kind::IntList:
+        a.kind = Arg::IntList;
+        if (v.isIntList()) {
+          a.ints = v.toIntVector();
+        } else {
+          for (const c10::IValue& x : v.toListRef()) a.ints.push_back(x.toInt());
+        }
+        break;
+      case Kind::BoolList:
+        a.kind = Arg::IntList;
+        for (bool x : v.toBoolList()) a.ints.push_back(x);
+        break;
+      case Kind::Text:
+        a.kind = Arg::Text;
+        a.text = v.toStringRef();
+        break;
+      case Kind::DType:
+        a.kind = Arg::Type;
+        a.dtype = dtype_of(static_cast<c10::ScalarType>(v.toInt()));
+        break;
+      case Kind::Generator:
+        a.kind = Arg::Generator;
+        break;
+      case Kind::Device:
+        a.kind = Arg::Ignored;
+        a.i = 1;
+        break;
+      case Kind::Ignored:
+        a.kind = Arg::Ignored;
+        break;
+    }
+  }
+  return out;
+}
+
+// Traces the call on a copy of the variant; the runtime's mutex is not held meanwhile, because a
+// trace may call operators (a decomposition does). Returns with the mutex held, the frame rebuilt.
+const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10::IValue* args,
+                                               std::unique_lock<std::mutex>& lock) {
+  static std::recursive_mutex tracing;
+  std::lock_guard one_at_a_time(tracing);
+  graph::Variant variant = variant_;
+  if (variant_.form == graph::Variant::Out) prepare_outs(variant, args, lock);
+  graph::TraceOptions options = trace_options();
+  auto trace_once = [&] {
+    lock.lock();
+    frame.emplace();
+    key_of(*frame, args);
+    auto all = arguments(*frame, args);
+    lock.unlock();
+    return graph::trace(variant, std::move(all), options);
+  };
+  std::shared_ptr<Record> record = trace_once();
+  if (!record->writes.empty() && !writes_) {
+    // An op that writes arguments without saying so in its form: from now on keys tell aliases.
+    lock.lock();
+    writes_ = true;
+    lock.unlock();
+    record = trace_once();
+  }
+  CallSite site;
+  for (const hlo::Type& t : record->result_types) site.result_types.push_back(run::intern(t));
+  for (const graph::OutputSpec& o : record->outputs)
+    site.output_types.push_back(scalar_type_of(o.dtype));
+  lock.lock();
+  // The body may have asked for values that the key did not tell until now.
+  variant_.asked = std::move(variant.asked);
+  variant_.asked_precision = variant.asked_precision;
+  frame.emplace();
+  graph::Key key = key_of(*frame, args);
+  record->key = key;
+  site.record = std::move(record);
+  return sites_.try_emplace(key, std::move(site)).first->second;
+}
+
+// out= arguments: checked and resized to the shapes of the results before anything is written.
+void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
+                            std::unique_lock<std::mutex>& lock) {
+  variant.form = graph::Variant::Functional;
+  lock.lock();
+  Frame frame;
+  key_of(frame, args);
+  auto all = arguments(frame, args);
+  lock.unlock();
+  auto record = graph::trace(variant, std::move(all), trace_options());
+  variant.form = graph::Variant::Out;
+  size_t result = 0;
+  for (int k = 0; k < variant_.out_count; ++k) {
+    const c10::IValue& v = args[variant_.first_out + k];
+    auto fit = [&](const at::Tensor& out) {
+      if (result >= record->outputs.size()) return;
+      const graph::OutputSpec& spec = record->outputs[result++];
+      if (spec.result < 0 || !out.defined()) return;
+      if (out.sizes() == c10::IntArrayRef(spec.sizes)) return;
+      at::native::resize_output(out, spec.sizes);
+      if (!spec.contiguous && out.numel() > 0) const_cast<at::Tensor&>(out).unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+    };
+    if (v.isTensor()) {
+      fit(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const at::Tensor& t : v.toTensorVector()) fit(t);
+    }
+  }
+}
+
+namespace {
+
+// What run-time scalars are at this call.
+uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t offset, uint64_t seed,
+                     uint64_t random) {
+  auto as_float = [&](double v) -> uint64_t {
+    if (s.dtype == hlo::DType::F64) return bits(v);
+    auto f = static_cast<float>(v);
+    uint32_t w;
+    std::memcpy(&w, &f, 4);
+    return w;
+  };
+  switch (s.kind) {
+    case ScalarSource::NumberRe: {
+      Number n = to_number(*number);
+      if (hlo::is_floating(s.dtype)) return as_float(n.as_double());
+      if (n.kind >= Number::Float && !(n.re >= -9.3e18 && n.re <= 1.9e19)) return 0;
+      return static_cast<uint64_t>(n.as_int());
+    }
+    case ScalarSource::NumberIm:
+      return as_float(to_number(*number).im);
+    case ScalarSource::NumberFlag: {
+      Number n = to_number(*number);
+      return n.kind >= Number::Float ? (n.re != 0 || n.im != 0) : n.i != 0;
+    }
+    case ScalarSource::ViewStart:
+      return static_cast<uint64_t>((offset / s.divisor) % s.modulus);
+    case ScalarSource::SeedLow:
+      return seed & 0xFFFFFFFFu;
+    case ScalarSource::SeedHigh:
+      return seed >> 32;
+    case ScalarSource::OffsetLow:
+      return (random + static_cast<uint64_t>(s.divisor)) & 0xFFFFFFFFu;
+    case ScalarSource::OffsetHigh:
+      return (random + static_cast<uint64_t>(s.divisor)) >> 32;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void OpKernel::run(torch::jit::Stack* stack) {
+  size_t n = kinds_.size();
+  c10::IValue* args = stack->data() + (stack->size() - n);
+  Runtime& runtime = Runtime::instance();
+  if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
+  // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
+  // kernel's own tables are guarded by the same mutex otherwise.
+  std::unique_lock lock(runtime.mutex());
+  Frame frame;
+  graph::Key key = key_of(frame, args);
+  auto found = sites_.find(key);
+  const CallSite* site;
+  std::optional<Frame> second;
+  Frame* f = &frame;
+  if (C10_LIKELY(found != sites_.end())) {
+    site = &found->second;
+  } else {
+    lock.unlock();
+    site = &trace_site(second, args, lock);
+    f = &*second;
+  }
+  const Record& r = *site->record;
+  c10::SmallVector<ArrayPtr, 8> inputs, results;
+  c10::SmallVector<uint64_t, 8> scalars;
+  auto site_of = [&](graph::TensorRef ref) -> Frame::Site& {
+    for (Frame::Site& s : f->sites)
+      if (s.arg == ref.arg && s.element == ref.element) return s;
+    TORCH_INTERNAL_ASSERT(false, "argument of ", r.op, " not found");
+  };
+  for (size_t i = 0; i < r.inputs.size(); ++i) {
+    Frame::Site& s = site_of(r.inputs[i]);
+    TORCH_INTERNAL_ASSERT(s.slot->value, "an argument of ", r.op, " has no value");
+    inputs.push_back(s.slot->value);
+  }
+  Capture* capture = Capture::current();
+  uint64_t seed = 0, random = 0;
+  if (r.random_increment != 0 && capture == nullptr) {
+    const at::Generator& g = f->generator != nullptr ? *f->generator : default_generator();
+    auto* impl = at::check_generator<GeneratorImpl>(g);
+    std::lock_guard hold(impl->mutex_);
+    seed = impl->current_seed();
+    random = impl->draw(r.random_increment);
+  }
+  for (const ScalarSource& s : r.scalars) {
+    const c10::Scalar* number = nullptr;
+    int64_t offset = 0;
+    if (s.kind == ScalarSource::ViewStart) {
+      offset = site_of(s.from).offset;
+    } else if (s.kind == ScalarSource::NumberRe || s.kind == ScalarSource::NumberIm ||
+               s.kind == ScalarSource::NumberFlag) {
+      for (const auto& x : f->numbers)
+        if (x.arg == s.from.arg && x.element == s.from.element) number = &x.number;
+      TORCH_INTERNAL_ASSERT(number != nullptr);
+    }
+    scalars.push_back(scalar_word(s, number, offset, seed, random));
+  }
+  for (const hlo::Type* t : site->result_types) results.push_back(ArrayPtr(new Array(t)));
+  if (C10_UNLIKELY(capture != nullptr)) {
+    lock.unlock();
+    std::vector<ArrayPtr> in(inputs.begin(), inputs.end()), out(results.begin(), results.end());
+    std::vector<uint64_t> words(scalars.begin(), scalars.end());
+    capture->record(r, in, words, out);
+    lock.lock();
+  } else {
+    for (const hlo::Type* t : site->result_types) {
+      if (C10_UNLIKELY(t->elements() >= (1 << 22)) &&
+          t->bytes() > runtime.memory_limit() - run::memory_count().live.load()) {
+        lock.unlock();
+        runtime.synchronize();
+        lock.lock();
+        TORCH_CHECK_WITH(OutOfMemoryError,
+                         t->bytes() <= runtime.memory_limit() - run::memory_count().live.load(),
+                         r.op, "(): tpu out of memory: the result needs ", t->bytes() >> 20,
+                         " MiB; ", run::memory_count().live.load() >> 20, " MiB of ",
+                         runtime.memory_limit() >> 20, " MiB are in use");
+      }
+    }
+    const std::string* line = r.checks.empty() || line_source == nullptr ? nullptr : line_source();
+    // In-place calls give up the slot's own hold on the old base here, so that the execution
+    // thread finds itself the only holder and may donate it.
+    for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
+    runtime.submit(site->record, {inputs.data(), inputs.size()}, {scalars.data(), scalars.size()},
+                   {results.data(), results.size()}, line);
+  }
+  if (capture != nullptr)
+    for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
+  inputs.clear();
+  lock.unlock();
+
+  // Results onto the stack.
+  if (variant_.form == graph::Variant::Functional) {
+    c10::SmallVector<at::Tensor, 4> out;
+    for (size_t i = 0; i < r.outputs.size(); ++i) {
+      const graph::OutputSpec& spec = r.outputs[i];
+      if (spec.result < 0) {
+        out.emplace_back();
+      } else {
+        out.emplace_back(make_tensor(std::move(results[spec.result]), spec, site->output_types[i]));
+      }
+    }
+    torch::jit::drop(*stack, n);
+    if (returns_ == 1 && list_return_[0]) {
+      stack->emplace_back(c10::List<at::Tensor>(std::vector<at::Tensor>(out.begin(), out.end())));
+    } else {
+      for (size_t i = 0; i < returns_; ++i)
+        stack->emplace_back(i < out.size() ? std::move(out[i]) : at::Tensor());
+    }
+  } else if (returns_ == 0) {
+    torch::jit::drop(*stack, n);
+  } else if (variant_.form == graph::Variant::InPlace) {
+    c10::IValue self = std::move(args[0]);
+    torch::jit::drop(*stack, n);
+    stack->emplace_back(std::move(self));
+  } else {
+    std::vector<c10::IValue> outs;
+    for (size_t i = 0; i < returns_; ++i) outs.push_back(args[variant_.first_out + i]);
+    torch::jit::drop(*stack, n);
+    for (c10::IValue& o : outs) stack->emplace_back(std::move(o));
+  }
+}
+
+void OpKernel::call(torch::jit::Stack* stack) {
+  guard([&] { run(stack); });
+}
+
+void OpKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  call(stack);
+}
+
+// ---- capture -----------------------------------------------------------------------------------
+
+namespace {
+thread_local Capture* current_capture = nullptr;
+}
+
+Capture* Capture::current() { return current_capture; }
+Capture::Capture(graph::Call& call) : call_(call), outer_(current_capture) { current_capture = this; }
+Capture::~Capture() { current_capture = outer_; }
+
+at::TensorBase Capture::input(const hlo::Value& value, c10::ScalarType dtype) {
+  ArrayPtr a(new Array(run::intern(value.type())));
+  a->set_placeholder();
+  values_[a.get()] = value;
+  held_.push_back(a);
+  graph::OutputSpec spec;
+  spec.sizes = value.dims();
+  at::TensorBase t = make_tensor(a, spec, dtype);
+  inputs_[t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()] = a;
+  return t;
+}
+
+bool Capture::changed(const at::TensorBase& input) const {
+  auto* storage = input.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto it = inputs_.find(storage);
+  return it != inputs_.end() && !(slot_of(*storage).value == it->second);
+}
+
+hlo::Value Capture::value(const ArrayPtr& array) {
+  auto it = values_.find(array.get());
+  if (it != values_.end()) return it->second;
+  // A tensor from outside (a constant the function made or closed over): small ones are embedded.
+  pjrt::Buffer& buffer = Runtime::instance().await(array);
+  const hlo::Type& type = array->type();
+  if (type.elements() > 4096)
+    throw graph::UserError(graph::UserError::Runtime,
+                           "a traced function uses a tensor that is not one of its arguments");
+  std::vector<char> bytes(static_cast<size_t>(type.bytes()));
+  buffer.to_host(bytes.data(), bytes.size());
+  at::Tensor host = at::from_blob(bytes.data(), type.dims, at::TensorOptions().dtype(scalar_type_of(type.dtype)));
+  hlo::Value v;
+  if (hlo::is_complex(type.dtype))
+    throw graph::UserError(graph::UserError::Runtime, "a traced function closes over a complex tensor");
+  if (hlo::is_floating(type.dtype)) {
+    at::Tensor d = host.to(at::kDouble).contiguous();
+    v = hlo::constant_doubles(call_.builder(), type, {d.data_ptr<double>(), static_cast<size_t>(d.numel())});
+  } else {
+    at::Tensor d = host.to(at::kLong).contiguous();
+    v = hlo::constant_ints(call_.builder(), type, {d.data_ptr<int64_t>(), static_cast<size_t>(d.numel())});
+  }
+  values_[array.get()] = v;
+  held_.push_back(array);
+  return v;
+}
+
+hlo::Value Capture::value_of(const at::TensorBase& tensor) {
+  TensorArg m;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  m.dtype = dtype_of(c10::typeMetaToScalarType(impl->dtype()));
+  m.sizes = impl->sizes().vec();
+  m.strides = impl->strides().vec();
+  m.offset = impl->storage_offset();
+  Slot& slot = slot_of(tensor);
+  hlo::Value base = slot.value ? value(slot.value) : hlo::zeros(call_.builder(), base_type(*impl));
+  m.base = base.type();
+  int64_t offset = m.offset;
+  hlo::Builder& b = call_.builder();
+  return graph::read_view(graph::reinterpret(base, m.dtype), m, [&](int64_t divisor, int64_t modulus) {
+    return hlo::constant_int(b, {hlo::DType::S64, {}}, (offset / divisor) % modulus);
+  });
+}
+
+void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
+                     const std::vector<uint64_t>& scalars, std::vector<ArrayPtr>& results) {
+  hlo::Builder& b = call_.builder();
+  std::vector<hlo::Value> args;
+  for (const ArrayPtr& in : inputs) args.push_back(value(in));
+  uint64_t random_base = call_.random_increment();
+  for (size_t i = 0; i < r.scalars.size(); ++i) {
+    ScalarSource s = r.scalars[i];
+    if (s.kind >= ScalarSource::SeedLow && s.kind <= ScalarSource::OffsetHigh) {
+      if (s.kind >= ScalarSource::OffsetLow) s.divisor += static_cast<int64_t>(random_base);
+      args.push_back(call_.scalar_input(s));
+      continue;
+    }
+    hlo::Type type{s.dtype, {}};
+    if (s.dtype == hlo::DType::F64) {
+      double v;
+      std::memcpy(&v, &scalars[i], 8);
+      args.push_back(hlo::constant(b, type, v));
+    } else if (s.dtype == hlo::DType::F32) {
+      float v;
+      auto w = static_cast<uint32_t>(scalars[i]);
+      std::memcpy(&v, &w, 4);
+      args.push_back(hlo::constant(b, type, v));
+    } else {
+      args.push_back(hlo::constant_int(b, type, static_cast<int64_t>(scalars[i])));
+    }
+  }
+  call_.random_increment() += r.random_increment;
+  std::vector<hlo::Value> out = b.inline_call(r.function, args);
+  for (size_t i = 0; i < results.size(); ++i) {
+    results[i]->set_placeholder();
+    values_[results[i].get()] = out[i];
+    held_.push_back(results[i]);
+  }
+  if (r.error_result >= 0) {
+    for (size_t k = 0; k < r.checks.size(); ++k)
+      call_.fail_if(hlo::eq(out[r.error_result], static_cast<double>(k + 1)), r.checks[k].error,
+                    r.checks[k].message);
+  }
+}
+
+}  // namespace torch_tpu::tensor

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 - The boxed kernel behind every operator: arguments to key, key to record, record to submit().
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/graph/key.h"
+#include "src/graph/trace.h"
+#include "src/run/array.h"
+
+namespace torch_tpu::tensor {
+
+// One form of one operator. Remembers every call shape it has seen.
+class OpKernel final : public c10::OperatorKernel {
+ public:
+  OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entry,
+           graph::Variant::Form form, bool foreach);
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  // The same without dispatch, for our own C++ callers.
+  void call(torch::jit::Stack* stack);
+
+  // A lowering made at run time instead of the entry's body.
+  void set_body(std::function<hlo::Values(graph::Call&)> body) { variant_.body = std::move(body); }
+  const graph::Variant& variant() const { return variant_; }
+
+ private:
+  enum class Kind : uint8_t {
+    Tensor, TensorList, Scalar, ScalarList, Float, FloatList, Int, Bool, IntList, BoolList, Text,
+    DType, Device, Generator, Ignored,
+  };
+  struct CallSite {
+    graph::RecordPtr record;
+    std::vector<const hlo::Type*> result_types;
+    std::vector<c10::ScalarType> output_types;
+  };
+  struct Frame;
+
+  void push_argument(Frame& frame, size_t i, const c10::IValue& value);
+  void push_tensor(Frame& frame, size_t i, size_t element, const at::TensorBase& tensor);
+  void push_number(Frame& frame, size_t i, const c10::Scalar& number);
+  graph::Key key_of(Frame& frame, const c10::IValue* args);
+  const CallSite& trace_site(std::optional<Frame>& frame, c10::IValue* args,
+                             std::unique_lock<std::mutex>& lock);
+  std::shared_ptr<graph::Args> arguments(const Frame& frame, const c10::IValue* args) const;
+  void prepare_outs(graph::Variant& variant, c10::IValue* args, std::unique_lock<std::mutex>& lock);
+  void run(torch::jit::Stack* stack);
+
+  std::vector<Kind> kinds_;
+  std::vector<bool> list_return_;
+  size_t returns_ = 0;
+  bool writes_ = false;  // keys tell which tensors share storages
+  graph::Variant variant_;
+  std::unordered_map<graph::Key, CallSite, graph::KeyHash> sites_;
+};
+
+graph::TraceOptions trace_options();
+
+// Where in Python the running call was made ("file.py:12"), or null; set by the Python layer.
+void set_line_source(const std::string* (*source)());
+
+// ---- Capture: op calls are recorded into a function instead of being submitted -----------------
+// While one is open on this thread, tensors made by device operators are placeholders.
+class Capture {
+ public:
+  Capture(graph::Call& call);
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  static Capture* current();
+
+  // A placeholder tensor (contiguous) that stands for a value of the enclosing call.
+  at::TensorBase input(const hlo::Value& value, c10::ScalarType dtype);
+  // The value of a tensor, read through its view.
+  hlo::Value value_of(const at::TensorBase& tensor);
+  // What a placeholder's storage held when it was made.
+  bool changed(const at::TensorBase& input) const;
+
+  void record(const graph::Record& record, const std::vector<run::ArrayPtr>& inputs,
+              const std::vector<uint64_t>& scalars, std::vector<run::ArrayPtr>& results);
+
+ private:
+  hlo::Value value(const run::ArrayPtr& array);
+
+  graph::Call& call_;
+  Capture* outer_;
+  std::unordered_map<const run::Array*, hlo::Value> values_;
+  std::vector<run::ArrayPtr> held_;
+  std::unordered_map<const c10::StorageImpl*, run::ArrayPtr> inputs_;
+};
+
+}  // namespace torch_tpu::tensor

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0 - Derives kernels for all forms of all operators and registers them with PyTorch.
+//
+// An operator gets, in this order: nothing, if PyTorch composes it from others; the kernel of its
+// own entry; a kernel derived from the entry of its functional form (in-place, out=, foreach); a
+// kernel that lowers PyTorch's Python decomposition of it, traced once per call shape.
+#include "src/tensor/register.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "src/graph/op_table.h"
+#include "src/tensor/errors.h"
+#include "src/tensor/kernel.h"
+#include "src/tensor/storage.h"
+
+namespace torch_tpu::tensor {
+
+using c10::FunctionSchema;
+using graph::Arg;
+using graph::OpEntry;
+using graph::OpTable;
+using graph::Variant;
+
+namespace {
+
+Decomposer decomposer;
+std::atomic<bool> fallback_on{[] {
+  const char* v = std::getenv("TORCH_TPU_CPU_FALLBACK");
+  return v != nullptr && *v == '1';
+}()};
+std::mutex fallback_mutex;
+std::map<std::string, int64_t> fallback_count;
+std::vector<OpRow>& rows() {
+  static std::vector<OpRow> r;
+  return r;
+}
+
+std::string qualified(const std::string& name, const std::string& overload) {
+  return overload.empty() ? name : name + "." + overload;
+}
+
+// The op has no lowering: no entry, and no decomposition that could be traced.
+class NoLowering : public std::exception {};
+
+// ---- decompositions ----------------------------------------------------------------------------
+
+c10::IValue host_number(const graph::TensorArg& t) {
+  at::Tensor v = at::empty({}, at::TensorOptions().dtype(scalar_type_of(t.dtype)));
+  if (t.number.kind == graph::Number::Complex) {
+    v.fill_(c10::Scalar(c10::complex<double>(t.number.re, t.number.im)));
+  } else if (t.number.kind == graph::Number::Float) {
+    v.fill_(t.number.re);
+  } else {
+    v.fill_(t.number.i);
+  }
+  if (t.wrapped) v.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return v;
+}
+
+c10::Scalar scalar_of(const graph::Number& n) {
+  switch (n.kind) {
+    case graph::Number::Bool: return c10::Scalar(n.i != 0);
+    case graph::Number::Int: return c10::Scalar(n.i);
+    case graph::Number::Float: return c10::Scalar(n.re);
+    case graph::Number::Complex: return c10::Scalar(c10::complex<double>(n.re, n.im));
+  }
+  return {};
+}
+
+// Runs the Python decomposition of `op` on placeholders and returns its results as values of c.
+hlo::Values decompose(const std::string& op, const FunctionSchema& schema, graph::Call& c) {
+  c.want_all_values();
+  Capture capture(c);
+  torch::jit::Stack stack;
+  struct Input {
+    size_t arg, element;
+    at::Tensor tensor;
+  };
+  std::vector<Input> inputs;
+  auto placeholder = [&](size_t i, size_t e, const Arg& a) -> c10::IValue {
+    if (a.tensor.host) return host_number(a.tensor);
+    at::Tensor t(capture.input(c.read_at(i, e), scalar_type_of(a.tensor.dtype)));
+    inputs.push_back({i, e, t});
+    return t;
+  };
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Arg& a = c.arg_at(i);
+    const c10::Type* t = arguments[i].type().get();
+    if (t->kind() == c10::TypeKind::OptionalType)
+      t = t->castRaw<c10::OptionalType>()->getElementType().get();
+    switch (a.kind) {
+      case Arg::None:
+        stack.emplace_back();
+        break;
+      case Arg::Tensor:
+        stack.push_back(placeholder(i, 0, a));
+        break;
+      case Arg::TensorList: {
+        const c10::Type* element = t->castRaw<c10::ListType>()->getElementType().get();
+        if (element->kind() == c10::TypeKind::OptionalType) {
+          c10::List<std::optional<at::Tensor>> list;
+          for (size_t e = 0; e < a.list.size(); ++e) {
+            if (a.list[e].kind == Arg::None) {
+              list.push_back(std::nullopt);
+            } else {
+              list.push_back(placeholder(i, e, a.list[e]).toTensor());
+            }
+          }
+          stack.emplace_back(std::move(list));
+        } else {
+          c10::List<at::Tensor> list;
+          for (size_t e = 0; e < a.list.size(); ++e)
+            list.push_back(placeholder(i, e, a.list[e]).toTensor());
+          stack.emplace_back(std::move(list));
+        }
+        break;
+      }
+      case Arg::Scalar:
+        if (t->kind() == c10::TypeKind::FloatType) {
+          stack.emplace_back(a.number.as_double());
+        } else {
+          stack.emplace_back(scalar_of(a.number));
+        }
+        break;
+      case Arg::ScalarList: {
+        if (t->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::FloatType) {
+          std::vector<double> v;
+          for (const auto& n : a.numbers) v.push_back(n.as_double());
+          stack.emplace_back(v);
+        } else {
+          c10::List<at::Scalar> v;
+          for (const auto& n : a.numbers) v.push_back(scalar_of(n));
+          stack.emplace_back(std::move(v));
+        }
+        break;
+      }
+      case Arg::Int:
+        if (t->kind() == c10::TypeKind::BoolType) {
+          stack.emplace_back(a.i != 0);
+        } else {
+          stack.emplace_back(a.i);
+        }
+        break;
+      case Arg::IntList:
+        if (t->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::BoolType) {
+          c10::List<bool> v;
+          for (int64_t x : a.ints) v.push_back(x != 0);
+          stack.emplace_back(std::move(v));
+        } else {
+          stack.emplace_back(a.ints);
+        }
+        break;
+      case Arg::Text:
+        stack.emplace_back(a.text);
+        break;
+      case Arg::Type:
+        stack.emplace_back(static_cast<int64_t>(scalar_type_of(a.dtype)));
+        break;
+      case Arg::Generator:
+        stack.emplace_back();
+        break;
+      case Arg::Ignored:
+        if (a.i == 1) {
+          stack.emplace_back(device());
+        } else {
+          stack.emplace_back();
+        }
+        break;
+    }
+  }
+  if (!decomposer || !decomposer(op, stack)) throw NoLowering();
+  hlo::Values out;
+  auto add = [&](const at::Tensor& t) {
+    if (!t.defined()) {
+      out.emplace_back();
+    } else if (t.device().type() == c10::DeviceType::PrivateUse1) {
+      at::Tensor plain = t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t;
+      out.push_back(capture.value_of(plain));
+    } else {
+      out.push_back(capture.value_of(t.to(device())));
+    }
+  };
+  for (const c10::IValue& v : stack) {
+    if (v.isTensor()) {
+      add(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const at::Tensor& t : v.toTensorVector()) add(t);
+    } else if (v.isNone()) {
+      out.emplace_back();
+    } else if (v.isScalar()) {
+      add(c10::scalar_to_tensor(v.toScalar()));
+    } else {
+      throw NoLowering();
+    }
+  }
+  for (const Input& in : inputs)
+    if (capture.changed(in.tensor)) c.write_at(in.arg, in.element, capture.value_of(in.tensor));
+  return out;
+}
+
+// ---- a kernel for one operator -----------------------------------------------------------------
+
+class DerivedKernel final : public c10::OperatorKernel {
+ public:
+  DerivedKernel(std::shared_ptr<OpKernel> kernel) : kernel_(std::move(kernel)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    try {
+      kernel_->call(stack);
+    } catch (const NoLowering&) {
+      fall_back(op, stack);
+    }
+  }
+
+  static void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    std::string name = qualified(op.schema().name(), op.schema().overload_name());
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        fallback_on.load(), name,
+        " is not implemented on tpu: it has no entry in the operator table and no decomposition in "
+        "PyTorch. Set TORCH_TPU_CPU_FALLBACK=1 to run such operators on the CPU (slow; counted by "
+        "torch.tpu.fallback_counts()), or compute this part on a CPU tensor");
+    bool first;
+    {
+      std::lock_guard lock(fallback_mutex);
+      first = ++fallback_count[name] == 1;
+    }
+    if (first) TORCH_WARN(name, " has no tpu lowering and runs on the CPU (TORCH_TPU_CPU_FALLBACK=1)");
+    at::native::cpu_fallback(op, stack);
+  }
+
+ private:
+  std::shared_ptr<OpKernel> kernel_;
+};
+
+bool has(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  return op.hasKernelForDispatchKey(key);
+}
+
+bool is_out(const c10::Argument& a) {
+  return a.is_out() || (a.kwarg_only() && a.alias_info() != nullptr && a.alias_info()->isWrite());
+}
+
+// The functional schema that an in-place or out= schema belongs to: same name (less the
+// underscore), same arguments (less the outs).
+const FunctionSchema* functional_of(const FunctionSchema& schema,
+                                    const std::multimap<std::string, const FunctionSchema*>& all,
+                                    bool in_place) {
+  std::string name = schema.name();
+  if (in_place) name.pop_back();
+  std::vector<const c10::Argument*> args;
+  for (const auto& a : schema.arguments())
+    if (in_place || !is_out(a)) args.push_back(&a);
+  auto [begin, end] = all.equal_range(name);
+  for (auto it = begin; it != end; ++it) {
+    const FunctionSchema& f = *it->second;
+    if (f.arguments().size() != args.size()) continue;
+    bool same = true;
+    for (size_t i = 0; i < args.size() && same; ++i)
+      same = f.arguments()[i].name() == args[i]->name() &&
+             *f.arguments()[i].real_type() == *args[i]->real_type();
+    if (same) return &f;
+  }
+  return nullptr;
+}
+
+// The entry that each element of a foreach operator is.
+const OpEntry* foreach_entry(const FunctionSchema& schema, bool in_place) {
+  const OpTable& table = OpTable::instance();
+  std::string base = schema.name().substr(std::string("aten::_foreach_").size());
+  if (in_place) base.pop_back();
+  std::string name = "aten::" + base;
+  const std::string& o = schema.overload_name();
+  std::vector<std::string> tries;
+  if (base == "norm" || base == "max" || base == "powsum") return nullptr;
+  if (o.empty()) tries = {""};
+  if (o == "List") tries = {"Tensor", "", "Tensor_Tensor"};
+  if (o == "Scalar" || o == "ScalarList") tries = {"Tensor_Scalar", "Scalar", "Tensor", ""};
+  if (o == "Tensor") tries = {"Tensor"};
+  if (o == "ScalarAndTensor") tries = {"Scalar"};
+  if (base == "add" || base == "sub" || base == "mul" || base == "div") tries = {"Tensor"};
+  if (base == "maximum" || base == "minimum") tries = {""};
+  if (base == "clamp_max" || base == "clamp_min") {
+    tries = {o == "List" ? "Tensor" : ""};
+  }
+  if (base == "addcmul" || base == "addcdiv") {
+    if (o == "Tensor") return nullptr;  // factors in one tensor: PyTorch splits it
+    tries = {""};
+  }
+  for (const std::string& t : tries)
+    if (const OpEntry* e = table.find(name, t)) return e;
+  return nullptr;
+}
+
+std::map<std::string, std::shared_ptr<OpKernel>>& direct_kernels() {
+  static std::map<std::string, std::shared_ptr<OpKernel>> kernels;
+  return kernels;
+}
+
+// A kernel called by us and not by the dispatcher.
+OpKernel& direct(const char* name, Variant::Form form) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  auto& k = direct_kernels()[std::string(name) + (form == Variant::InPlace ? "(in place)" : "")];
+  if (!k) {
+    std::string_view s = name;
+    size_t dot = s.find('.');
+    std::string overload = dot == std::string_view::npos ? "" : std::string(s.substr(dot + 1));
+    const OpEntry* e = OpTable::instance().find(s.substr(0, dot), overload);
+    TORCH_INTERNAL_ASSERT(e != nullptr, "no entry ", name);
+    auto schema = c10::Dispatcher::singleton().findSchema({std::string(s.substr(0, dot)), overload});
+    TORCH_INTERNAL_ASSERT(schema, "no schema ", name);
+    k = std::make_shared<OpKernel>(schema->schema(), e, form, false);
+  }
+  return *k;
+}
+
+}  // namespace
+
+void set_decomposer(Decomposer d) { decomposer = std::move(d); }
+void set_cpu_fallback(bool on) { fallback_on = on; }
+
+std::vector<std::pair<std::string, int64_t>> fallback_counts() {
+  std::lock_guard lock(fallback_mutex);
+  return {fallback_count.begin(), fallback_count.end()};
+}
+
+std::vector<OpRow> operator_rows() { return rows(); }
+
+void call_in_place(const char* entry, const at::Tensor& self, std::vector<c10::IValue> rest) {
+  torch::jit::Stack stack;
+  stack.emplace_back(self);
+  for (c10::IValue& v : rest) stack.push_back(std::move(v));
+  OpKernel& k = direct(entry, Variant::InPlace);
+  if (std::string_view(entry) == "aten::copy" && stack.size() == 2) stack.emplace_back(false);
+  k.call(&stack);
+}
+
+std::vector<at::Tensor> call_entry(const char* entry, std::vector<c10::IValue> args) {
+  torch::jit::Stack stack(std::make_move_iterator(args.begin()), std::make_move_iterator(args.end()));
+  direct(entry, Variant::Functional).call(&stack);
+  std::vector<at::Tensor> out;
+  for (c10::IValue& v : stack) out.push_back(v.toTensor());
+  return out;
+}
+
+void register_operators() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const OpTable& table = OpTable::instance();
+  // Registrations live as long as the library object.
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
+                                            __FILE__, __LINE__);
+  std::multimap<std::string, const FunctionSchema*> functional;
+  std::vector<c10::OperatorHandle> ops;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    ops.push_back(*op);
+    bool writes = false;
+    for (const auto& a : op->schema().arguments())
+      writes = writes || (a.alias_info() != nullptr && a.alias_info()->isWrite());
+    if (!writes) functional.emplace(name.name, &op->schema());
+  }
+  for (const c10::OperatorHandle& op : ops) {
+    const FunctionSchema& schema = op.schema();
+    std::string name = qualified(schema.name(), schema.overload_name());
+    if (has(op, c10::DispatchKey::PrivateUse1)) continue;
+    if (has(op, c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    bool writes = false, outs = false, views = false;
+    for (const auto& a : schema.arguments()) {
+      if (a.alias_info() == nullptr) continue;
+      if (a.alias_info()->isWrite()) {
+        writes = true;
+        outs = outs || is_out(a);
+      } else {
+        views = true;
+      }
+    }
+    if (views) continue;
+    bool in_place = writes && !outs && schema.name().back() == '_';
+    bool foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
+    auto form = outs ? Variant::Out : in_place ? Variant::InPlace : Variant::Functional;
+    const OpEntry* entry = nullptr;
+    const FunctionSchema* base = &schema;
+    if (foreach) {
+      if (!outs) entry = foreach_entry(schema, in_place);
+    } else {
+      entry = table.find(schema.name(), schema.overload_name());
+      if (entry != nullptr) {
+        form = Variant::Functional;  // an entry for this very schema states its writes itself
+      } else if (writes) {
+        base = functional_of(schema, functional, in_place);
+        if (base != nullptr) entry = table.find(base->name(), base->overload_name());
+      }
+    }
+    bool composed = has(op, c10::DispatchKey::CompositeExplicitAutograd);
+    std::shared_ptr<OpKernel> kernel;
+    OpRow row{name, "", ""};
+    if (entry != nullptr) {
+      if (base != nullptr && !foreach && form != Variant::Functional && composed && false) continue;
+      kernel = std::make_shared<OpKernel>(schema, entry, form, foreach);
+      row.how = form == Variant::Functional && !foreach ? "entry" : "derived";
+      row.where = std::string(entry->file) + ":" + std::to_string(entry->line);
+    } else {
+      if (composed || foreach || base == nullptr) {
+        rows().push_back({name, composed ? "composite" : "none", ""});
+        continue;
+      }
+      // Names, order and count of the arguments come from PyTorch's schema.
+      auto* synthetic = new OpEntry;
+      synthetic->name = base->name();
+      synthetic->overload = base->overload_name();
+      synthetic->schema = qualified(base->name(), base->overload_name());
+      for (const auto& a : base->arguments()) synthetic->arg_names.push_back(a.name());
+      kernel = std::make_shared<OpKernel>(schema, synthetic, form, false);
+      std::string decomposed = synthetic->schema;
+      kernel->set_body([decomposed, base](graph::Call& c) { return decompose(decomposed, *base, c); });
+      row.how = "decomposition";
+    }
+    rows().push_back(row);
+    library->impl(name.c_str(),
+                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DerivedKernel>(std::move(kernel))));
+  }
+}
+
+}  // namespace torch_tpu::tensor
