@@ -13,6 +13,7 @@ struct Loss {
       : c(call),
         result(call.result_type({"self", "target"})),
         reduction(call.integer("reduction")) {
+    require_float(c, result);
     if (!complex) reject_complex(c, result);
     x = c.tensor("self", hlo::opmath(result));
     t = c.tensor("target", hlo::opmath(result));

@@ -69,6 +69,7 @@ struct Step {
   }
   // The gradient without the loss scale; stored back as the optimizers of PyTorch do.
   Value gradient(int64_t i, const Value& grad, DType compute) {
+    require_real_float(c, compute);
     Value g = convert(grad, compute);
     if (c.has("grad_scale")) {
       g = g / reshape(c.tensor("grad_scale", compute), {});
