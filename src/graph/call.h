@@ -44,6 +44,8 @@ struct Specialization {
   std::vector<double> matches;   // equality with one of these
 };
 
+using Derivation = int64_t (*)(const Number* numbers);
+
 class Call {
  public:
   // ---- arguments, by the schema's names -------------------------------------------------------
@@ -76,10 +78,10 @@ class Call {
   // Whether it equals `value`; only the answer becomes part of the key.
   bool equals(std::string_view name, double value);
   Number::Kind number_kind(std::string_view name) const;
-  // What a function makes of the call's numbers (by position, in any form of the op): the number of
-  // elements of arange, whether a probability is one. It is to become part of the key in place of the
-  // numbers themselves; until keys can hold it, all the values are.
-  int64_t derive(int64_t (*fn)(const Args& args));
+  // What a function makes of the call's numbers: the number of elements of arange, whether a
+  // probability is one. The result becomes part of the key, the numbers do not. fn gets one Number
+  // per argument, of value 0 where the argument is not a Scalar or float.
+  int64_t derive(Derivation fn);
 
   // ---- dtype rules -----------------------------------------------------------------------------
   // torch.result_type of tensors and numbers by name (PyTorch's categories: dimensioned tensors,

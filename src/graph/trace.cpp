@@ -132,7 +132,10 @@ class Tracer {
   }
 
   Specialization& asked(int arg) { return variant_.asked[arg]; }
-  const Args& args() const { return *args_; }
+  void ask_derived(Derivation fn) {
+    auto& all = variant_.derived;
+    if (std::find(all.begin(), all.end(), fn) == all.end()) all.push_back(fn);
+  }
   void ask_precision() { variant_.asked_precision = true; }
   Arg& keep(Arg a) { return kept_.emplace_back(std::move(a)); }
   Builder& builder() { return builder_; }
@@ -648,9 +651,12 @@ void Call::want_all_values() {
   for (size_t i = 0; i < args_.size(); ++i) tracer_->asked(refs_[i].arg).whole = true;
 }
 
-int64_t Call::derive(int64_t (*fn)(const Args& args)) {
-  want_all_values();
-  return fn(tracer_->args());
+int64_t Call::derive(Derivation fn) {
+  tracer_->ask_derived(fn);
+  std::vector<Number> numbers(args_.size());
+  for (size_t i = 0; i < args_.size(); ++i)
+    if (args_[i]->kind == Arg::Scalar) numbers[i] = args_[i]->number;
+  return fn(numbers.data());
 }
 void Call::ask_whole(std::string_view name) {
   tracer_->asked(refs_[index_of(name)].arg).whole = true;

@@ -27,6 +27,7 @@ struct Variant {
   bool asked_precision = false;
   // What traced bodies have asked about numbers, per argument. Grows only; guarded by the caller.
   std::vector<Specialization> asked;
+  std::vector<Derivation> derived;
 };
 
 struct TraceOptions {

@@ -8,7 +8,6 @@
 
 namespace torch_tpu::ops {
 
-using graph::Args;
 using graph::Number;
 using hlo::Type;
 
@@ -42,17 +41,17 @@ int64_t count_real(double start, double end, double step, bool with_end) {
   return static_cast<int64_t>(with_end ? std::floor(steps) + 1 : std::ceil(steps));
 }
 
-int64_t count_arange_int64(const Args& a) {
-  return count_whole(a[0].number.as_int(), a[1].number.as_int(), a[2].number.as_int());
+int64_t count_arange_int64(const Number* a) {
+  return count_whole(a[0].as_int(), a[1].as_int(), a[2].as_int());
 }
-int64_t count_arange(const Args& a) {
-  const Number &start = a[0].number, &end = a[1].number, &step = a[2].number;
+int64_t count_arange(const Number* a) {
+  const Number &start = a[0], &end = a[1], &step = a[2];
   if (std::max({start.kind, end.kind, step.kind}) <= Number::Int)
     return count_whole(start.i, end.i, step.i);
   return count_real(start.as_double(), end.as_double(), step.as_double(), false);
 }
-int64_t count_range(const Args& a) {
-  return count_real(a[0].number.as_double(), a[1].number.as_double(), a[2].number.as_double(),
+int64_t count_range(const Number* a) {
+  return count_real(a[0].as_double(), a[1].as_double(), a[2].as_double(),
                     true);
 }
 

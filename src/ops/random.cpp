@@ -12,7 +12,7 @@
 
 namespace torch_tpu::ops {
 
-using graph::Args;
+using graph::Number;
 using graph::CheckSpec;
 using hlo::Type;
 
@@ -98,7 +98,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double number(const Args& args, int i) { return args[i].number.as_double(); }
+double number(const Number* args, int i) { return args[i].as_double(); }
 
 void check_floating(Call& c, const char* op) {
   DType dtype = c.dtype_of("self");
@@ -130,7 +130,7 @@ TPU_POINTWISE(
     "aten::uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> "
     "Tensor") {
   check_floating(c, "uniform");
-  c.check(c.derive([](const Args& a) -> int64_t { return number(a, 1) <= number(a, 2); }) != 0,
+  c.check(c.derive([](const Number* a) -> int64_t { return number(a, 1) <= number(a, 2); }) != 0,
           "uniform_ expects to return a [from, to) range, but found from > to");
   const TensorArg& self = c.meta("self");
   if (!hlo::is_complex(self.dtype)) return {uniform_real(c, self.sizes, self.dtype)};
@@ -156,7 +156,7 @@ Value normal(Call& c, const Dims& dims, DType dtype, const Value& mean, const Va
   return hlo::convert(hlo::complex(re, im) + mean, dtype);
 }
 
-void check_std(Call& c, int64_t (*valid)(const Args&)) {
+void check_std(Call& c, graph::Derivation valid) {
   c.check(c.derive(valid) != 0, "normal expects std >= 0.0, but found a negative std");
 }
 
@@ -175,7 +175,7 @@ TPU_POINTWISE(
     "generator=None) "
     "-> Tensor") {
   check_floating(c, "normal");
-  check_std(c, [](const Args& a) -> int64_t { return number(a, 2) >= 0; });
+  check_std(c, [](const Number* a) -> int64_t { return number(a, 2) >= 0; });
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::opmath(self.dtype);
   return {normal(c, self.sizes, self.dtype, c.scalar("mean", compute),
@@ -184,7 +184,7 @@ TPU_POINTWISE(
 TPU_POINTWISE(
     "aten::normal.Tensor_float(Tensor mean, float std=1., *, Generator? generator=None) -> "
     "Tensor") {
-  check_std(c, [](const Args& a) -> int64_t { return number(a, 1) >= 0; });
+  check_std(c, [](const Number* a) -> int64_t { return number(a, 1) >= 0; });
   const TensorArg& mean = c.meta("mean");
   const DType compute = hlo::opmath(mean.dtype);
   return {normal(c, mean.sizes, mean.dtype, c.tensor("mean", compute),
@@ -206,7 +206,7 @@ TPU_POINTWISE(
     "aten::log_normal(Tensor self, float mean=1., float std=2., *, Generator? generator=None) -> "
     "Tensor") {
   check_floating(c, "log_normal");
-  c.check(c.derive([](const Args& a) -> int64_t { return number(a, 2) > 0; }) != 0,
+  c.check(c.derive([](const Number* a) -> int64_t { return number(a, 2) > 0; }) != 0,
           "log_normal_ expects std > 0.0, but found a std that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::opmath(self.dtype);
@@ -221,7 +221,7 @@ TPU_POINTWISE(
 TPU_POINTWISE(
     "aten::exponential(Tensor self, float lambd=1., *, Generator? generator=None) -> Tensor") {
   check_floating(c, "exponential");
-  c.check(c.derive([](const Args& a) -> int64_t { return number(a, 1) > 0; }) != 0,
+  c.check(c.derive([](const Number* a) -> int64_t { return number(a, 1) > 0; }) != 0,
           "exponential_ expects lambda > 0.0, but found a lambda that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::opmath(self.dtype);
@@ -234,7 +234,7 @@ TPU_POINTWISE(
     "aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> "
     "Tensor") {
   check_floating(c, "cauchy");
-  c.check(c.derive([](const Args& a) -> int64_t { return number(a, 2) > 0; }) != 0,
+  c.check(c.derive([](const Number* a) -> int64_t { return number(a, 2) > 0; }) != 0,
           "cauchy_ expects sigma > 0.0, but found a sigma that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::opmath(self.dtype);
@@ -245,7 +245,7 @@ TPU_POINTWISE(
 // The number of trials up to the first success: ceil(log(u) / log(1 - p)).
 TPU_POINTWISE("aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor") {
   c.check(
-      c.derive([](const Args& a) -> int64_t { return number(a, 1) > 0 && number(a, 1) < 1; }) != 0,
+      c.derive([](const Number* a) -> int64_t { return number(a, 1) > 0 && number(a, 1) < 1; }) != 0,
       "geometric_ expects p to be in (0, 1), but got a p that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::is_floating(self.dtype) ? hlo::opmath(self.dtype) : DType::F32;
@@ -273,7 +273,7 @@ Value probabilities(Call& c, std::string_view name) {
   return p;
 }
 
-int64_t probability_at_1(const Args& a) { return number(a, 1) >= 0 && number(a, 1) <= 1; }
+int64_t probability_at_1(const Number* a) { return number(a, 1) >= 0 && number(a, 1) <= 1; }
 
 }  // namespace
 

@@ -346,6 +346,14 @@ graph::Key OpKernel::key_of(Frame& frame, const c10::IValue* args) {
   if (variant_.asked_precision)
     frame.words.push(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   for (size_t i = 0; i < kinds_.size(); ++i) push_argument(frame, i, args[i]);
+  if (!variant_.derived.empty()) {
+    c10::SmallVector<Number, 8> numbers(kinds_.size());
+    for (const Frame::NumberSite& n : frame.numbers)
+      if (kinds_[n.arg] == Kind::Scalar || kinds_[n.arg] == Kind::Float)
+        numbers[n.arg] = to_number(n.number);
+    for (graph::Derivation fn : variant_.derived)
+      frame.words.push(static_cast<uint64_t>(fn(numbers.data())));
+  }
   return frame.words.key();
 }
 
@@ -490,6 +498,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   lock.lock();
   // The body may have asked for values that the key did not tell until now.
   variant_.asked = std::move(variant.asked);
+  variant_.derived = std::move(variant.derived);
   variant_.asked_precision = variant.asked_precision;
   frame.emplace();
   graph::Key key = key_of(*frame, args);

@@ -10,6 +10,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -253,13 +254,20 @@ const FunctionSchema* functional_of(const FunctionSchema& schema,
                                     bool in_place) {
   std::string name = schema.name();
   if (in_place) name.pop_back();
+  // The one op whose functional form has another name.
+  if (name == "aten::normal" && schema.arguments()[0].name() == "self") name = "aten::normal_functional";
   std::vector<const c10::Argument*> args;
   for (const auto& a : schema.arguments())
     if (in_place || !is_out(a)) args.push_back(&a);
   auto [begin, end] = all.equal_range(name);
   for (auto it = begin; it != end; ++it) {
     const FunctionSchema& f = *it->second;
-    if (f.arguments().size() != args.size()) continue;
+    // A factory's dtype, layout, device and pin_memory are out's.
+    size_t count = f.arguments().size();
+    if (!in_place && count >= 4 && f.arguments()[count - 1].name() == "pin_memory" &&
+        f.arguments()[count - 4].name() == "dtype")
+      count -= 4;
+    if (count != args.size()) continue;
     bool same = true;
     for (size_t i = 0; i < args.size() && same; ++i)
       same = f.arguments()[i].name() == args[i]->name() &&
@@ -362,10 +370,9 @@ void register_operators() {
     auto op = dispatcher.findSchema(name);
     if (!op) continue;
     ops.push_back(*op);
-    bool writes = false;
-    for (const auto& a : op->schema().arguments())
-      writes = writes || (a.alias_info() != nullptr && a.alias_info()->isWrite());
-    if (!writes) functional.emplace(name.name, &op->schema());
+    // Arguments that are mutated along the way (running statistics) do not make a form in-place.
+    bool outs = std::any_of(op->schema().arguments().begin(), op->schema().arguments().end(), is_out);
+    if (!outs && name.name.back() != '_') functional.emplace(name.name, &op->schema());
   }
   for (const c10::OperatorHandle& op : ops) {
     const FunctionSchema& schema = op.schema();
