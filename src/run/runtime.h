@@ -86,6 +86,10 @@ class Runtime {
   pjrt::Buffer& await(const ArrayPtr& array);
   // Cuts, waits for everything, throws the first failed check.
   void synchronize();
+  // Throws the first failed check of the programs executed so far.
+  void raise_failed_checks() { drain_checks(true); }
+  // Throws in a forked child, and after shutdown().
+  void require_usable() const;
   // Programs submitted and finished so far (a stream or event is a number of this sequence).
   uint64_t submitted();
   bool finished(uint64_t sequence);
@@ -126,7 +130,6 @@ class Runtime {
   };
 
   void start();
-  void require_usable() const;
   std::shared_ptr<Program> find_or_make(const graph::Key& key,
                                         const std::function<std::shared_ptr<Program>()>& make);
   void enqueue_compile(std::shared_ptr<Program> program);
