@@ -134,21 +134,21 @@ Value iota(Builder& b, const Type& type, int64_t dim);
 // ---- elementwise -------------------------------------------------------------------------------
 // Binary builders broadcast their operands NumPy-style (so a 0-dim operand is a scalar); the
 // element types must be equal. Overloads with a double make a splat constant of the other's type.
-#define TORCH_TPU_HLO_UNARY(X)                                                                     \
-  X(abs)                                                                                           \
-  X(cbrt) X(ceil) X(cosine) X(count_leading_zeros) X(exponential) X(exponential_minus_one)         \
-      X(floor) X(imag) X(is_finite) X(log) X(log_plus_one) X(logistic) X(negate) X(not_) X(popcnt) \
-          X(real) X(round_nearest_afz) X(round_nearest_even) X(rsqrt) X(sign) X(sine) X(sqrt)      \
-              X(tan) X(tanh)
-#define TORCH_TPU_CHLO_UNARY(X)                                                                 \
-  X(acos)                                                                                       \
-  X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bessel_i1e) X(cosh) X(digamma) X(erf) X(erf_inv) \
-      X(erfc) X(is_inf) X(is_neg_inf) X(is_pos_inf) X(lgamma) X(sinh)
-#define TORCH_TPU_HLO_BINARY(X)                                                             \
-  X(add)                                                                                    \
-  X(and_) X(atan2) X(divide) X(maximum) X(minimum) X(multiply) X(or_) X(power) X(remainder) \
-      X(shift_left) X(shift_right_arithmetic) X(shift_right_logical) X(subtract) X(xor_)
+// clang-format off
+#define TORCH_TPU_HLO_UNARY(X)                                                             \
+  X(abs) X(cbrt) X(ceil) X(cosine) X(count_leading_zeros) X(exponential)                   \
+  X(exponential_minus_one) X(floor) X(imag) X(is_finite) X(log) X(log_plus_one)            \
+  X(logistic) X(negate) X(not_) X(popcnt) X(real) X(round_nearest_afz)                     \
+  X(round_nearest_even) X(rsqrt) X(sign) X(sine) X(sqrt) X(tan) X(tanh)
+#define TORCH_TPU_CHLO_UNARY(X)                                                            \
+  X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bessel_i1e) X(cosh) X(digamma)      \
+  X(erf) X(erf_inv) X(erfc) X(is_inf) X(is_neg_inf) X(is_pos_inf) X(lgamma) X(sinh)
+#define TORCH_TPU_HLO_BINARY(X)                                                            \
+  X(add) X(and_) X(atan2) X(divide) X(maximum) X(minimum) X(multiply) X(or_) X(power)      \
+  X(remainder) X(shift_left) X(shift_right_arithmetic) X(shift_right_logical)              \
+  X(subtract) X(xor_)
 #define TORCH_TPU_CHLO_BINARY(X) X(next_after) X(polygamma) X(zeta)
+// clang-format on
 #define X(name) Value name(const Value& x);
 TORCH_TPU_HLO_UNARY(X)
 TORCH_TPU_CHLO_UNARY(X)
@@ -202,7 +202,8 @@ Value complex(const Value& re, const Value& im);
 // Value-changing conversion with PyTorch's meaning: to Pred is "!= 0" (NaN is true), float to
 // integer truncates, complex to real drops the imaginary part. Identity when equal.
 Value convert(const Value& x, DType dtype);
-// Same bits, other type (equal widths, or the last dimension absorbs the ratio).
+// Same bits, other type (equal widths, or the last dimension absorbs the ratio, as Tensor.view
+// does; a 0-dim value gets a dimension for it).
 Value bitcast_convert(const Value& x, DType dtype);
 Value reduce_precision(const Value& x, int exponent_bits, int mantissa_bits);
 Value optimization_barrier(const Value& x);
@@ -226,15 +227,15 @@ Value reverse(const Value& x, const Dims& dims);
 
 // ---- indexing ----------------------------------------------------------------------------------
 struct GatherDims {
-  Dims offset_dims, collapsed_slice_dims, operand_batching_dims, start_indices_batching_dims,
-      start_index_map;
+  Dims offset_dims = {}, collapsed_slice_dims = {}, operand_batching_dims = {},
+       start_indices_batching_dims = {}, start_index_map = {};
   int64_t index_vector_dim = 0;
 };
 Value gather(const Value& operand, const Value& indices, const GatherDims& dims,
              const Dims& slice_sizes, bool indices_are_sorted = false);
 struct ScatterDims {
-  Dims update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
-      scatter_dims_to_operand_dims;
+  Dims update_window_dims = {}, inserted_window_dims = {}, input_batching_dims = {},
+       scatter_indices_batching_dims = {}, scatter_dims_to_operand_dims = {};
   int64_t index_vector_dim = 0;
 };
 using Combiner = std::function<Value(const Value& old_value, const Value& update)>;
@@ -253,8 +254,8 @@ Value reduce(const Value& x, const Dims& dims, Reduce how, bool keepdim = false)
 Values reduce_general(std::span<const Value> xs, std::span<const Value> inits, const Dims& dims,
                       const std::function<Values(const Values& acc, const Values& x)>& fn);
 struct Window {
-  Dims size, strides, base_dilation, window_dilation;  // empty = ones
-  Dims pad_low, pad_high;                              // empty = zeros
+  Dims size = {}, strides = {}, base_dilation = {}, window_dilation = {};  // empty = ones
+  Dims pad_low = {}, pad_high = {};                                        // empty = zeros
 };
 Value reduce_window(const Value& x, const Value& init, const Window& window, Reduce how);
 Values reduce_window_general(std::span<const Value> xs, std::span<const Value> inits,
@@ -305,7 +306,8 @@ Value cholesky(const Value& x, bool lower);
 Value triangular_solve(const Value& a, const Value& b, bool left_side, bool lower,
                        bool unit_diagonal, std::string_view transpose /* NO_TRANSPOSE, ... */);
 Values top_k(const Value& x, int64_t k);  // CHLO: values and S32 indices along the last dimension
-// api_version 4 is XLA's typed FFI (backend_config printed as a dictionary), 1 the old interface.
+// api_version 4 is XLA's typed FFI (backend_config is a dictionary, as in "{n = 1 : i64}"), 1 the
+// old interface (backend_config is any string).
 Values custom_call(Builder& b, std::string_view target, std::span<const Value> operands,
                    std::vector<Type> results, std::string backend_config = "", int api_version = 1,
                    bool has_side_effect = false);
