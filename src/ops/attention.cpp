@@ -12,8 +12,8 @@ namespace torch_tpu::ops {
 namespace {
 
 struct Attention {
-  Dims batch;              // leading dimensions, key heads last
-  int64_t group = 1;       // query heads a key head
+  Dims batch;         // leading dimensions, key heads last
+  int64_t group = 1;  // query heads a key head
   int64_t queries = 0, keys = 0;
   DType compute = DType::F32;
   int64_t rank() const { return static_cast<int64_t>(batch.size()); }
@@ -43,8 +43,8 @@ Attention attention_of(const Call& c) {
           " key.dtype: ", k.dtype, " and value.dtype: ", v.dtype, " instead.");
   reject(c, !hlo::is_floating(q.dtype), q.dtype);
   const int64_t n = q.rank();
-  c.check(q.sizes[n - 1] == k.sizes[n - 1], "query and key must agree in their last dimension, got ",
-          q.sizes, " and ", k.sizes);
+  c.check(q.sizes[n - 1] == k.sizes[n - 1],
+          "query and key must agree in their last dimension, got ", q.sizes, " and ", k.sizes);
   c.check(k.sizes[n - 2] == v.sizes[n - 2], "key and value must have the same length, got ",
           k.sizes, " and ", v.sizes);
   Attention a;
@@ -151,8 +151,9 @@ TPU_OP(
   } else {
     const Dims dims = a.scores();
     Value bits = hlo::reshape(c.random_bits(hlo::element_count(dims)), dims);
-    Value uniform = hlo::convert(hlo::shift_right_logical(bits, hlo::full_like(bits, 8)), DType::F32) *
-                    std::ldexp(1.0, -24);
+    Value uniform =
+        hlo::convert(hlo::shift_right_logical(bits, hlo::full_like(bits, 8)), DType::F32) *
+        std::ldexp(1.0, -24);
     kept = hlo::ge(uniform, c.scalar("dropout_p", DType::F32));
     Value p = hlo::select(kept, e / divisor, 0.0) / (1.0 - c.scalar("dropout_p", a.compute));
     output = weighted(c, p, v, a.leading(), a.leading(), {last}, {n});

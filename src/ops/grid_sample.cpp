@@ -56,8 +56,7 @@ Sampler sampler_of(const Call& c, int64_t axes) {
     c.check(d > 0, "expected input to have non-empty spatial dimensions, but input has sizes ",
             input.sizes);
   }
-  c.check(axes == 2 || s.interpolation != kCubic,
-          "bicubic interpolation only supports 4D input");
+  c.check(axes == 2 || s.interpolation != kCubic, "bicubic interpolation only supports 4D input");
   return s;
 }
 
@@ -100,9 +99,7 @@ Coordinate inside(const Sampler& s, Coordinate c, int64_t size) {
 
 // Keys' cubic (a = -0.75) at distance x, near: |x| <= 1, far: 1 < |x| < 2; and derivatives.
 constexpr double kCubicA = -0.75;
-Value near_cubic(const Value& x) {
-  return ((kCubicA + 2) * x - (kCubicA + 3)) * x * x + 1.0;
-}
+Value near_cubic(const Value& x) { return ((kCubicA + 2) * x - (kCubicA + 3)) * x * x + 1.0; }
 Value far_cubic(const Value& x) {
   return ((kCubicA * x - 5 * kCubicA) * x + 8 * kCubicA) * x - 4 * kCubicA;
 }
@@ -155,8 +152,8 @@ Corner corner(const Sampler& s, const Values& positions) {
     Value whole = hlo::convert(hlo::select(ok, p, 0.0), DType::S32);
     row = row ? row * size + whole : whole;
   }
-  Value first = hlo::iota(b, {DType::S32, row.dims()}, 0) *
-                static_cast<double>(hlo::element_count(s.sizes));
+  Value first =
+      hlo::iota(b, {DType::S32, row.dims()}, 0) * static_cast<double>(hlo::element_count(s.sizes));
   return {hlo::reshape(row + first, {s.batch * s.points}), valid};
 }
 
@@ -210,14 +207,14 @@ Value grid_sample(Call& c, int64_t axes) {
   const TensorArg& input = c.meta("input");
   Value rows = as_rows(s, c.tensor("input", s.compute));
   Value sum = hlo::zeros(c.builder(), {s.compute, {s.batch * s.points, s.channels}});
-  for_each_corner(all_options(c, s), [&](const Values& positions,
-                                         const std::vector<const Option*>& chosen) {
-    const Corner k = corner(s, positions);
-    Value weight = chosen[0]->weight;
-    for (size_t i = 1; i < chosen.size(); ++i) weight = weight * chosen[i]->weight;
-    Value term = hlo::take(rows, k.row, 0) * as_column(s, weight);
-    sum = sum + hlo::select(hlo::broadcast_to(as_column(s, k.valid), term.dims()), term, 0.0);
-  });
+  for_each_corner(
+      all_options(c, s), [&](const Values& positions, const std::vector<const Option*>& chosen) {
+        const Corner k = corner(s, positions);
+        Value weight = chosen[0]->weight;
+        for (size_t i = 1; i < chosen.size(); ++i) weight = weight * chosen[i]->weight;
+        Value term = hlo::take(rows, k.row, 0) * as_column(s, weight);
+        sum = sum + hlo::select(hlo::broadcast_to(as_column(s, k.valid), term.dims()), term, 0.0);
+      });
   Value result = from_rows(s, sum, s.out);
   keep_channels_last(c, 0, result.dims(), input);
   return hlo::convert(result, input.dtype);
@@ -230,38 +227,38 @@ Values grid_sample_backward(Call& c, int64_t axes) {
   Value grad = as_rows(s, c.tensor("grad_output", s.compute));
   Value grad_rows = hlo::zeros_like(rows);
   Values grad_axes(axes);
-  for_each_corner(all_options(c, s), [&](const Values& positions,
-                                         const std::vector<const Option*>& chosen) {
-    const Corner k = corner(s, positions);
-    Value valid = as_column(s, k.valid);
-    if (mask[0]) {
-      Value weight = chosen[0]->weight;
-      for (size_t i = 1; i < chosen.size(); ++i) weight = weight * chosen[i]->weight;
-      Value update = grad * as_column(s, weight);
-      update = hlo::select(hlo::broadcast_to(valid, update.dims()), update, 0.0);
-      hlo::ScatterDims dims;
-      dims.update_window_dims = {1};
-      dims.inserted_window_dims = {0};
-      dims.scatter_dims_to_operand_dims = {0};
-      dims.index_vector_dim = 1;
-      grad_rows = hlo::scatter(grad_rows, hlo::unsqueeze(k.row, 1), update, dims,
-                               [](const Value& a, const Value& b) { return a + b; });
-    }
-    if (mask[1] && s.interpolation != kNearest) {
-      Value seen = hlo::take(rows, k.row, 0);
-      seen = hlo::select(hlo::broadcast_to(valid, seen.dims()), seen, 0.0);
-      Value along = hlo::reshape(hlo::reduce(seen * grad, {1}, hlo::Reduce::Add),
-                                 {s.batch, s.points});
-      for (int64_t i = 0; i < axes; ++i) {
-        Value factor = chosen[i]->slope;
-        for (int64_t j = 0; j < axes; ++j) {
-          if (j != i) factor = factor * chosen[j]->weight;
+  for_each_corner(
+      all_options(c, s), [&](const Values& positions, const std::vector<const Option*>& chosen) {
+        const Corner k = corner(s, positions);
+        Value valid = as_column(s, k.valid);
+        if (mask[0]) {
+          Value weight = chosen[0]->weight;
+          for (size_t i = 1; i < chosen.size(); ++i) weight = weight * chosen[i]->weight;
+          Value update = grad * as_column(s, weight);
+          update = hlo::select(hlo::broadcast_to(valid, update.dims()), update, 0.0);
+          hlo::ScatterDims dims;
+          dims.update_window_dims = {1};
+          dims.inserted_window_dims = {0};
+          dims.scatter_dims_to_operand_dims = {0};
+          dims.index_vector_dim = 1;
+          grad_rows = hlo::scatter(grad_rows, hlo::unsqueeze(k.row, 1), update, dims,
+                                   [](const Value& a, const Value& b) { return a + b; });
         }
-        Value term = along * factor;
-        grad_axes[i] = grad_axes[i] ? grad_axes[i] + term : term;
-      }
-    }
-  });
+        if (mask[1] && s.interpolation != kNearest) {
+          Value seen = hlo::take(rows, k.row, 0);
+          seen = hlo::select(hlo::broadcast_to(valid, seen.dims()), seen, 0.0);
+          Value along =
+              hlo::reshape(hlo::reduce(seen * grad, {1}, hlo::Reduce::Add), {s.batch, s.points});
+          for (int64_t i = 0; i < axes; ++i) {
+            Value factor = chosen[i]->slope;
+            for (int64_t j = 0; j < axes; ++j) {
+              if (j != i) factor = factor * chosen[j]->weight;
+            }
+            Value term = along * factor;
+            grad_axes[i] = grad_axes[i] ? grad_axes[i] + term : term;
+          }
+        }
+      });
   Values results(2);
   if (mask[0]) {
     results[0] = hlo::convert(from_rows(s, grad_rows, s.sizes), c.dtype_of("input"));

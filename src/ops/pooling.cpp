@@ -11,8 +11,8 @@ namespace torch_tpu::ops {
 
 Planes planes_of(const Call& c, const TensorArg& self, int64_t axes) {
   c.check(self.rank() == axes + 1 || self.rank() == axes + 2, "Expected ", axes + 1, "D or ",
-          axes + 2, "D (batch mode) tensor with optional 0 dim batch size for input, but got: ",
-          self.sizes);
+          axes + 2,
+          "D (batch mode) tensor with optional 0 dim batch size for input, but got: ", self.sizes);
   return {self.rank() == axes + 2};
 }
 
@@ -57,8 +57,8 @@ Value scatter_planes(const Value& updates, const Value& index, const Dims& sizes
   const int64_t plane_size = planes == 0 ? 0 : size / planes;
   const int64_t count = planes == 0 ? 0 : updates.elements() / planes;
   const DType type = size > INT32_MAX ? DType::S64 : DType::S32;
-  Value first = hlo::iota(b, {type, {planes, 1}}, 0) *
-                hlo::constant_int(b, {type, {planes, 1}}, plane_size);
+  Value first =
+      hlo::iota(b, {type, {planes, 1}}, 0) * hlo::constant_int(b, {type, {planes, 1}}, plane_size);
   Value flat = hlo::reshape(hlo::convert(index, type), {planes, count}) + first;
   hlo::ScatterDims dims;
   dims.inserted_window_dims = {0};
@@ -152,14 +152,15 @@ Values avg_pool_backward(Call& c, int64_t axes) {
     window.pad_low.push_back(low);
     window.pad_high.push_back(w.in[i] + w.kernel[i] - 1 - ((w.out[i] - 1) * w.stride[i] + 1) - low);
   }
-  Value sum = hlo::reduce_window(grad, hlo::scalar(c.builder(), grad.dtype(), 0), window,
-                                 hlo::Reduce::Add);
+  Value sum =
+      hlo::reduce_window(grad, hlo::scalar(c.builder(), grad.dtype(), 0), window, hlo::Reduce::Add);
   Value result = planes.unwrap(sum);
   keep_channels_last(c, 0, result.dims(), self);
   return {hlo::convert(result, self.dtype)};
 }
 
-// ---- adaptive ------------------------------------------------------------------------------------
+// ---- adaptive
+// ------------------------------------------------------------------------------------
 
 // Sums over ranges [begin(o), end(o)) along one axis.
 Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& end) {
@@ -180,8 +181,8 @@ Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& en
     }
     Value seen = hlo::take(x, hlo::constant_ints(b, {DType::S32, {out}}, at), axis);
     if (!all_valid) {
-      Value mask = hlo::broadcast_in_dim(hlo::constant_ints(b, {DType::Pred, {out}}, valid), dims,
-                                         {axis});
+      Value mask =
+          hlo::broadcast_in_dim(hlo::constant_ints(b, {DType::Pred, {out}}, valid), dims, {axis});
       seen = hlo::select(mask, seen, 0.0);
     }
     sum = sum ? sum + seen : seen;
@@ -194,8 +195,8 @@ Value adaptive_counts(hlo::Builder& b, DType dtype, const Dims& in, const Dims& 
   for (size_t i = 0; i < in.size(); ++i) {
     std::vector<double> counts;
     for (int64_t o = 0; o < out[i]; ++o) {
-      counts.push_back(static_cast<double>(adaptive_end(o, in[i], out[i]) -
-                                           adaptive_begin(o, in[i], out[i])));
+      counts.push_back(
+          static_cast<double>(adaptive_end(o, in[i], out[i]) - adaptive_begin(o, in[i], out[i])));
     }
     Dims dims(2 + in.size(), 1);
     dims[2 + i] = out[i];
@@ -211,9 +212,10 @@ Values adaptive_avg_pool(Call& c, int64_t axes) {
   const Planes planes = planes_of(c, self, axes);
   const Dims in = spatial_sizes(self, axes), out = spread(c.ints("output_size"), axes);
   for (int64_t i = 0; i < axes; ++i) {
-    c.check(in[i] > 0 && out[i] >= 0, "Expected input to have non-zero size for non-batch "
-            "dimensions and output_size to be non-negative, but input has sizes ", self.sizes,
-            " and output_size is ", out);
+    c.check(in[i] > 0 && out[i] >= 0,
+            "Expected input to have non-zero size for non-batch "
+            "dimensions and output_size to be non-negative, but input has sizes ",
+            self.sizes, " and output_size is ", out);
   }
   Value x = planes.wrap(c.tensor("self", hlo::opmath(self.dtype)));
   Dims uneven;  // axes whose windows differ

@@ -20,8 +20,7 @@ struct Best {
 // PyTorch's order: larger wins, the first of equals, and the last NaN beats all. Positions that are
 // padding carry the largest index, so that they lose to any equal.
 Best better(const Best& a, const Best& b) {
-  Value wins = hlo::gt(b.value, a.value) |
-               (hlo::eq(b.value, a.value) & hlo::lt(b.index, a.index));
+  Value wins = hlo::gt(b.value, a.value) | (hlo::eq(b.value, a.value) & hlo::lt(b.index, a.index));
   if (hlo::is_floating(a.value.dtype())) wins = wins | hlo::is_nan(b.value);
   return {hlo::select(wins, b.value, a.value), hlo::select(wins, b.index, a.index)};
 }
@@ -177,7 +176,8 @@ Values fractional_max_pool(Call& c, int64_t axes) {
   // starts[i]: [n, channels, out_i] = int((o + u) * alpha) - int(u * alpha), the last flush right.
   Values starts;
   for (int64_t i = 0; i < axes; ++i) {
-    c.check(out[i] + kernel[i] - 1 <= in[i], "pool size ", kernel[i], " too large relative to input size ", in[i]);
+    c.check(out[i] + kernel[i] - 1 <= in[i], "pool size ", kernel[i],
+            " too large relative to input size ", in[i]);
     // The last sample belongs to the innermost axis... in PyTorch's order: width first.
     const int64_t which = axes == 2 ? (i == 0 ? 1 : 0) : i;
     Value u = hlo::slice_dim(samples, 2, which, which + 1);
@@ -186,8 +186,8 @@ Values fractional_max_pool(Call& c, int64_t axes) {
     u = hlo::broadcast_to(u, dims);
     const double alpha = out[i] > 1 ? static_cast<double>(in[i] - kernel[i]) / (out[i] - 1) : 0;
     Value alpha_value = hlo::full_like(u, alpha);
-    Value start = hlo::convert((o + u) * alpha_value, DType::S32) -
-                  hlo::convert(u * alpha_value, DType::S32);
+    Value start =
+        hlo::convert((o + u) * alpha_value, DType::S32) - hlo::convert(u * alpha_value, DType::S32);
     Value last = hlo::full_like(start, static_cast<double>(in[i] - kernel[i]));
     start = hlo::select(hlo::ge(o, static_cast<double>(out[i] - 1)), last, start);
     Dims place = {n, channels};
@@ -202,12 +202,13 @@ Values fractional_max_pool(Call& c, int64_t axes) {
   w.in = in;
   Value plane = hlo::iota(c.builder(), {DType::S32, {n * channels}}, 0) *
                 static_cast<double>(hlo::element_count(in));
-  plane = hlo::broadcast_to(hlo::reshape(plane, [&] {
-                              Dims d(2 + axes, 1);
-                              d[0] = n;
-                              d[1] = channels;
-                              return d;
-                            }()),
+  plane = hlo::broadcast_to(hlo::reshape(plane,
+                                         [&] {
+                                           Dims d(2 + axes, 1);
+                                           d[0] = n;
+                                           d[1] = channels;
+                                           return d;
+                                         }()),
                             result_dims);
   Best best;
   for_each_tap(w, [&](int64_t tap, const Dims& at) {
@@ -231,8 +232,8 @@ Values max_unpool(Call& c, int64_t axes) {
   c.check(c.meta("indices").sizes == self.sizes,
           "Expected shape of indices to be same as that of the input tensor (", self.sizes,
           ") but got indices tensor with shape: ", c.meta("indices").sizes);
-  c.check(c.dtype_of("indices") == DType::S64, "elements in indices should be type int64 but got: ",
-          c.dtype_of("indices"));
+  c.check(c.dtype_of("indices") == DType::S64,
+          "elements in indices should be type int64 but got: ", c.dtype_of("indices"));
   Value x = planes.wrap(c.tensor("self"));
   Value index = planes.wrap(c.tensor("indices"));
   const int64_t size = hlo::element_count(out);
@@ -241,8 +242,7 @@ Values max_unpool(Call& c, int64_t axes) {
   index = hlo::minimum(hlo::maximum(index, 0), static_cast<double>(std::max<int64_t>(size - 1, 0)));
   Dims sizes = {x.dim(0), x.dim(1)};
   sizes.insert(sizes.end(), out.begin(), out.end());
-  Value result =
-      planes.unwrap(scatter_planes(x, hlo::convert(index, DType::S32), sizes, false));
+  Value result = planes.unwrap(scatter_planes(x, hlo::convert(index, DType::S32), sizes, false));
   keep_channels_last(c, 0, result.dims(), self);
   return {result};
 }

@@ -72,7 +72,8 @@ Table table_in(Kernel kernel, int64_t in, int64_t out, bool align_corners, doubl
     Row& row = table[o];
     switch (kernel) {
       case Kernel::Nearest: {
-        const auto i = static_cast<int64_t>(std::floor(static_cast<float>(positions.scale * static_cast<T>(o))));
+        const auto i = static_cast<int64_t>(
+            std::floor(static_cast<float>(positions.scale * static_cast<T>(o))));
         row = {{std::min(i, in - 1), 1.0}};
         break;
       }
@@ -111,8 +112,8 @@ Table table_in(Kernel kernel, int64_t in, int64_t out, bool align_corners, doubl
         const int64_t end = std::min(static_cast<int64_t>(center + support + T(0.5)), in);
         double total = 0;
         for (int64_t i = first; i < end; ++i) {
-          const double w = antialias_filter(
-              kernel, (static_cast<T>(i) - center + T(0.5)) * inverse);
+          const double w =
+              antialias_filter(kernel, (static_cast<T>(i) - center + T(0.5)) * inverse);
           row.emplace_back(i, w);
           total += w;
         }
@@ -184,9 +185,9 @@ Value apply(const Value& x, int64_t axis, const Table& table) {
     }
     // Not by a zero weight: what is left out may be infinite.
     if (!all_used) {
-      term = hlo::select(hlo::broadcast_in_dim(hlo::constant_ints(b, {DType::Pred, {out}}, used),
-                                               dims, {axis}),
-                         term, 0.0);
+      term = hlo::select(
+          hlo::broadcast_in_dim(hlo::constant_ints(b, {DType::Pred, {out}}, used), dims, {axis}),
+          term, 0.0);
     }
     sum = sum ? sum + term : term;
   }
@@ -205,8 +206,9 @@ std::vector<Table> tables(Call& c, Kernel kernel, DType dtype, const Dims& in, c
     const double scale = c.has(name) ? c.real(name) : 0;
     c.check(in[i] > 0 && out[i] > 0,
             "Input and output sizes should be greater than 0, but got input ", in, " output ", out);
-    all.push_back(dtype == DType::F64 ? table_in<double>(kernel, in[i], out[i], align_corners, scale)
-                                      : table_in<float>(kernel, in[i], out[i], align_corners, scale));
+    all.push_back(dtype == DType::F64
+                      ? table_in<double>(kernel, in[i], out[i], align_corners, scale)
+                      : table_in<float>(kernel, in[i], out[i], align_corners, scale));
   }
   return all;
 }
@@ -249,8 +251,9 @@ Values upsample_backward(Call& c) {
   const std::vector<Table> table = tables(c, kernel, grad.dtype, in, out, !nearest);
   Dims expected = {sizes[0], sizes[1]};
   expected.insert(expected.end(), out.begin(), out.end());
-  c.check(grad.sizes == expected, "Expected grad_output to have the same shape as output; output.size() = ",
-          expected, " but got grad_output.size() = ", grad.sizes);
+  c.check(grad.sizes == expected,
+          "Expected grad_output to have the same shape as output; output.size() = ", expected,
+          " but got grad_output.size() = ", grad.sizes);
   Value x = c.tensor("grad_output", hlo::opmath(grad.dtype));
   for (int64_t i = 0; i < axes; ++i) x = apply(x, 2 + i, transposed_table(table[i], in[i]));
   keep_channels_last(c, 0, x.dims(), grad);
@@ -265,13 +268,13 @@ Values upsample_backward(Call& c) {
   TPU_OP_FN("aten::" name "_backward(Tensor grad_output, SymInt[" #axes                         \
             "] output_size, SymInt[" #size "] input_size, " scales ") -> Tensor",               \
             Contiguous, (&upsample_backward<axes, Kernel::kernel>))
-#define TORCH_TPU_SMOOTH(name, axes, size, scales, kernel)                                        \
-  TPU_OP_FN("aten::" name "(Tensor self, SymInt[" #axes "] output_size, bool align_corners, "     \
-            scales ") -> Tensor",                                                                 \
-            Contiguous, (&upsample<axes, Kernel::kernel>));                                       \
-  TPU_OP_FN("aten::" name "_backward(Tensor grad_output, SymInt[" #axes                           \
-            "] output_size, SymInt[" #size "] input_size, bool align_corners, " scales            \
-            ") -> Tensor",                                                                        \
+#define TORCH_TPU_SMOOTH(name, axes, size, scales, kernel)                             \
+  TPU_OP_FN("aten::" name "(Tensor self, SymInt[" #axes                                \
+            "] output_size, bool align_corners, " scales ") -> Tensor",                \
+            Contiguous, (&upsample<axes, Kernel::kernel>));                            \
+  TPU_OP_FN("aten::" name "_backward(Tensor grad_output, SymInt[" #axes                \
+            "] output_size, SymInt[" #size "] input_size, bool align_corners, " scales \
+            ") -> Tensor",                                                             \
             Contiguous, (&upsample_backward<axes, Kernel::kernel>))
 
 #define TORCH_TPU_SCALES_1 "float? scales=None"

@@ -40,12 +40,11 @@ TPU_OP(
   Value x = planes.wrap(c.tensor("self"));
   x = pad_for(w, x, hlo::scalar(c.builder(), x.dtype(), 0));
   Values taps;
-  for_each_tap(w, [&](int64_t, const Dims& at) {
-    taps.push_back(hlo::unsqueeze(tap_slice(w, x, at), 2));
-  });
+  for_each_tap(
+      w, [&](int64_t, const Dims& at) { taps.push_back(hlo::unsqueeze(tap_slice(w, x, at), 2)); });
   Value all = hlo::concatenate(taps, 2);
-  return {planes.unwrap(
-      hlo::reshape(all, {x.dim(0), x.dim(1) * w.taps(), hlo::element_count(w.out)}))};
+  return {
+      planes.unwrap(hlo::reshape(all, {x.dim(0), x.dim(1) * w.taps(), hlo::element_count(w.out)}))};
 }
 
 // The transposed map: what im2col read from one pixel is summed into it.
@@ -59,12 +58,13 @@ TPU_OP(
   Value x = planes.wrap(c.tensor("self", hlo::opmath(self.dtype)));
   c.check(x.dim(1) % w.taps() == 0,
           "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but "
-          "got input.size(1)=", x.dim(1), " and kernel_size=", w.kernel);
-  c.check(x.dim(2) == hlo::element_count(w.out),
-          "Given output_size=", w.in, ", kernel_size=", w.kernel, ", dilation=", w.dilation,
-          ", padding=", w.padding, ", stride=", w.stride,
-          ", expected size of input's dimension 2 to match the calculated number of sliding blocks ",
-          w.out, " = ", hlo::element_count(w.out), ", but got input.size(2)=", x.dim(2), ".");
+          "got input.size(1)=",
+          x.dim(1), " and kernel_size=", w.kernel);
+  c.check(
+      x.dim(2) == hlo::element_count(w.out), "Given output_size=", w.in, ", kernel_size=", w.kernel,
+      ", dilation=", w.dilation, ", padding=", w.padding, ", stride=", w.stride,
+      ", expected size of input's dimension 2 to match the calculated number of sliding blocks ",
+      w.out, " = ", hlo::element_count(w.out), ", but got input.size(2)=", x.dim(2), ".");
   x = hlo::reshape(x, {x.dim(0), x.dim(1) / w.taps(), w.taps(), w.out[0], w.out[1]});
   Value sum;
   for_each_tap(w, [&](int64_t tap, const Dims& at) {
