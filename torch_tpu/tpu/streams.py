@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0 - streams and events of device "tpu".
+"""Streams and events of torch.tpu.
+
+All streams of a process share one queue that runs in order. So work submitted before a wait always
+runs before work submitted after it, on whatever stream: waits hold by construction. Queries and
+synchronize() tell and wait for what was really submitted. Times of events are taken by the host when
+it sees the work finished (PJRT gives programs no clock), good to about a tenth of a millisecond.
+"""
+
+import torch
+
+from torch_tpu.tpu.devices import _DeviceLike, index_of
+
+
+class Stream(torch.Stream):
+    """A torch.Stream of device "tpu". `priority` is accepted: a queue in order has none."""
+
+    def __new__(cls, device: _DeviceLike = None, priority: int = 0, **known):
+        if "stream_id" in known:  # an existing stream, by its numbers
+            return super().__new__(cls, **known)
+        return super().__new__(
+            cls, device=torch.device("tpu", index_of(device)), priority=priority, **known
+        )
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, 0
+
+    def __repr__(self) -> str:
+        return f"<torch.tpu.Stream device=tpu:{self.device_index} id={self.stream_id}>"
+
+
+class Event(torch.Event):
+    """A torch.Event of device "tpu"."""
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+        device: _DeviceLike = None,
+    ):
+        if interprocess or external:
+            raise NotImplementedError(
+                "a tpu event cannot be shared with another process or captured into a graph: its "
+                "queue belongs to this process"
+            )
+        return super().__new__(
+            cls,
+            device=torch.device("tpu", index_of(device)),
+            enable_timing=enable_timing,
+            blocking=blocking,
+        )
+
+    @classmethod
+    def from_ipc_handle(cls, device, handle):
+        raise NotImplementedError("tpu events cannot be shared between processes")
+
+    def ipc_handle(self):
+        raise NotImplementedError("tpu events cannot be shared between processes")
+
+    def __repr__(self) -> str:
+        return f"<torch.tpu.Event at {id(self):#x}>"
+
+
+def _as_ours(stream: torch.Stream) -> Stream:
+    return Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+
+
+def current_stream(device: _DeviceLike = None) -> Stream:
+    """The calling thread's stream."""
+    return _as_ours(torch.accelerator.current_stream(index_of(device)))
+
+
+def default_stream(device: _DeviceLike = None) -> Stream:
+    """The stream of every thread that never chose one."""
+    index = index_of(device)
+    kind = torch._C._autograd.DeviceType.PrivateUse1.value
+    return Stream(stream_id=0, device_index=index, device_type=kind)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream the calling thread's; `with torch.tpu.stream(s):` is the better way."""
+    if stream is not None:
+        _check(stream)
+        torch.accelerator.set_stream(stream)
+
+
+class StreamContext:
+    """Context manager that makes a stream the calling thread's; None does nothing."""
+
+    def __init__(self, stream: torch.Stream | None):
+        if stream is not None:
+            _check(stream)
+        self.stream = stream
+        self._before: list[torch.Stream] = []
+
+    def __enter__(self):
+        if self.stream is not None:
+            self._before.append(torch.accelerator.current_stream())
+            torch.accelerator.set_stream(self.stream)
+        return self.stream
+
+    def __exit__(self, *exception) -> bool:
+        if self.stream is not None:
+            torch.accelerator.set_stream(self._before.pop())
+        return False
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    return StreamContext(stream)
+
+
+def _check(stream) -> None:
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(f"expected a torch.Stream, got {type(stream).__name__}")
+    if stream.device.type != "tpu":
+        raise ValueError(f"expected a stream of a tpu device, got one of {stream.device}")
