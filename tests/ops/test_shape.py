@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0 - Operators that build, join, pad and rearrange tensors, and Fourier transforms.
+import pytest
+import torch
+from opinfo import (
+    cases,
+    check_errors,
+    check_gradients,
+    check_out,
+    check_values,
+    float_cases,
+    names,
+    op_cases,
+)
+from torch.testing import assert_close
+
+JOIN = names("""
+_chunk_cat block_diag cartesian_prod cat chunk column_stack dsplit dstack hsplit hstack split split.list_args
+split_with_sizes split_with_sizes_copy stack tensor_split unbind unbind_copy unsafe_chunk unsafe_split vsplit
+vstack
+""")
+ARRANGE = names("""
+as_strided_scatter channel_shuffle constant_pad_nd cross diag diag_embed diagflat diagonal diagonal_copy
+diagonal_scatter flip fliplr flipud kron linalg.cross linalg.vander meshgrid.list_of_tensors
+meshgrid.variadic_tensors repeat repeat_interleave roll rot90 select select_scatter slice slice_scatter tile
+trace tril triu unfold unfold_copy nn.functional.one_hot nn.functional.pad.circular
+nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate
+nn.functional.pad.replicate_negative nn.functional.pixel_shuffle nn.functional.pixel_unshuffle
+nn.functional.channel_shuffle nn.functional.unfold
+""")
+ARRANGE.remove("channel_shuffle")
+VIEWS = names("""
+H T as_strided as_strided.partial_views as_strided_copy atleast_1d atleast_2d atleast_3d expand expand_as
+expand_copy flatten mH mT movedim narrow narrow_copy permute permute_copy ravel reshape reshape_as squeeze
+squeeze.multiple squeeze_copy transpose transpose_copy unflatten unsqueeze unsqueeze_copy view view_as
+view_as_complex view_as_real view_copy
+""")
+CREATE = names("""
+arange eye full full_like linspace linspace.tensor_overload logspace logspace.tensor_overload new_full
+new_ones new_zeros ones ones_like scalar_tensor tril_indices triu_indices zeros zeros_like
+""")
+FFT = [
+    f"fft.{name}"
+    for name in names("""
+fft fft2 fftn fftshift hfft hfft2 hfftn ifft ifft2 ifftn ifftshift ihfft ihfft2 ihfftn irfft irfft2 irfftn rfft
+rfft2 rfftn
+""")
+] + names("stft istft")
+FAMILY = JOIN + ARRANGE + VIEWS + CREATE + FFT
+
+
+@pytest.mark.parametrize("op, dtype", cases(FAMILY))
+def test_values(op, dtype):
+    check_values(op, dtype)
+
+
+@pytest.mark.parametrize("op, dtype", float_cases(JOIN + ARRANGE + VIEWS + FFT))
+def test_gradients(op, dtype):
+    check_gradients(op, dtype)
+
+
+@pytest.mark.parametrize("op", op_cases(JOIN + ARRANGE + CREATE + FFT, lambda op: op.supports_out))
+def test_out(op):
+    check_out(op)
+
+
+@pytest.mark.parametrize(
+    "op", op_cases(names("cat constant_pad_nd diag_embed roll tril trace eye stack"))
+)
+def test_errors(op):
+    check_errors(op)
+
+
+# ---- creation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(5,), (2, 5), (5, 2, -1), (0, 1, 0.1), (1.5,), (0, 0), (3, 10, 4), (-(2**40), 2**40, 2**38)],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.float32, torch.float64])
+def test_arange(args, dtype):
+    expected = torch.arange(*args, dtype=dtype)
+    assert_close(torch.arange(*args, dtype=dtype, device="tpu").cpu(), expected)
+    out = torch.empty(1, dtype=expected.dtype, device="tpu")
+    assert_close(torch.arange(*args, out=out).cpu(), expected)
+
+
+def test_arange_of_moving_bounds_compiles_once():
+    def window(start):
+        return torch.arange(start, start + 8, device="tpu")
+
+    window(0), window(1)
+    before = torch.tpu.cache_stats()["compiled"]
+    for start in range(2, 12):
+        assert window(start).tolist() == list(range(start, start + 8))
+    assert torch.tpu.cache_stats()["compiled"] == before
+
+
+def test_arange_errors():
+    for args, message in (
+        ((0, 5, 0), "nonzero"),
+        ((0, 5, -1), "inconsistent"),
+        ((0, float("inf")), "range"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.arange(*args, device="tpu")
+
+
+def test_linspace_ends_are_exact():
+    y = torch.linspace(-0.1, 0.3, 7, device="tpu").cpu()
+    assert_close(y, torch.linspace(-0.1, 0.3, 7))
+    assert y[0] == torch.tensor(-0.1) and y[-1] == torch.tensor(0.3)
+    assert torch.linspace(0, 10, 4, dtype=torch.int64, device="tpu").tolist() == [0, 3, 6, 10]
+
+
+@pytest.mark.parametrize("make", [torch.tril_indices, torch.triu_indices])
+def test_triangle_indices(make):
+    for rows, columns, offset in (
+        (3, 4, 0),
+        (4, 3, -2),
+        (3, 3, 5),
+        (3, 3, -5),
+        (0, 2, 0),
+        (5, 2, 1),
+    ):
+        expected = make(rows, columns, offset)
+        assert torch.equal(make(rows, columns, offset, device="tpu").cpu(), expected)
+
+
+# ---- arranging -----------------------------------------------------------------------------------
+
+
+def test_cat_passes_over_legacy_empty_tensors_and_promotes():
+    x = torch.arange(3, device="tpu")
+    assert torch.cat([torch.empty(0, device="tpu"), x]).dtype == torch.float32
+    assert torch.cat([x, torch.tensor([0.5], device="tpu")]).tolist() == [0, 1, 2, 0.5]
+    with pytest.raises(RuntimeError, match="Expected size 2 but got size 3 for tensor number 1"):
+        torch.cat([torch.ones(1, 2, device="tpu"), torch.ones(1, 3, device="tpu")])
+
+
+def test_padding_and_cat_keep_channels_last():
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    d = x.to("tpu")
+    for pad, mode in (
+        ((1, 2, 0, 1), "constant"),
+        ((1, 2, 3, 0), "reflect"),
+        ((2, 1, 0, 3), "replicate"),
+    ):
+        mine = torch.nn.functional.pad(d, pad, mode)
+        expected = torch.nn.functional.pad(x, pad, mode)
+        assert_close(mine.cpu(), expected)
+        assert mine.is_contiguous(memory_format=torch.channels_last)
+    assert torch.cat([d, d], 1).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_windows_that_overlap_add_up_in_the_gradient():
+    x = torch.randn(3, 11)
+    for size, step in ((4, 2), (3, 5), (5, 1), (4, 3)):
+        grads = []
+        for device in ("cpu", "tpu"):
+            leaf = x.to(device).requires_grad_()
+            w = leaf.unfold(1, size, step)
+            (w * torch.arange(float(size), device=device)).sum().backward()
+            grads.append(leaf.grad.cpu())
+        assert_close(grads[1], grads[0])
+
+
+def test_slices_with_steps_in_the_gradient():
+    x = torch.randn(7, 5)
+    grads = []
+    for device in ("cpu", "tpu"):
+        leaf = x.to(device).requires_grad_()
+        y = leaf[1:6:2].sum() + (leaf[:, -1] ** 2).sum() + leaf.diagonal(-1).sum() * 3
+        y.backward()
+        grads.append(leaf.grad.cpu())
+    assert_close(grads[1], grads[0])
+
+
+@pytest.mark.parametrize("n", [1, 5, 8])
+def test_fft_norms_and_lengths(n):
+    x = torch.randn(3, 6)
+    for norm in ("forward", "backward", "ortho"):
+        for fn in (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.irfft, torch.fft.hfft):
+            assert_close(fn(x.to("tpu"), n, norm=norm).cpu(), fn(x, n, norm=norm))
+    z = torch.randn(2, 3, 4, 5, dtype=torch.complex128)
+    assert_close(torch.fft.fftn(z.to("tpu")).cpu(), torch.fft.fftn(z))
