@@ -18,10 +18,10 @@ from torch_tpu.tpu import _dlpack
 from torch_tpu.tpu._dlpack import from_dlpack, to_dlpack
 from torch_tpu.tpu.devices import (
     DeviceProperties,
-    _exchange_device as _exchange_device,
-    _is_in_bad_fork as _is_in_bad_fork,
-    _lazy_init as _lazy_init,
-    _maybe_exchange_device as _maybe_exchange_device,
+    _exchange_device,  # noqa: F401
+    _is_in_bad_fork,  # noqa: F401
+    _lazy_init,  # noqa: F401
+    _maybe_exchange_device,  # noqa: F401
     can_device_access_peer,
     clock_rate,
     current_device,
