@@ -411,6 +411,12 @@ void Tracer::finish() {
   }
   for (const Value& v : results_) r.result_types.push_back(v.type());
   r.function = builder_.finish(results_);
+  // finish() numbers anew: parameters first, in the order they were made in.
+  std::map<int32_t, int32_t> renumbered;
+  for (int32_t id : tensor_params_) renumbered[id] = -1;
+  for (const Value& v : scalar_values_) renumbered[v.id()] = -1;
+  size_t made = 0;
+  for (auto& [old_id, id] : renumbered) id = r.function.params[made++];
   // Inputs that nothing reads are not inputs.
   std::vector<bool> used(r.function.types.size(), false);
   std::function<void(const std::vector<hlo::Instr>&)> mark = [&](const std::vector<hlo::Instr>& body) {
@@ -429,9 +435,10 @@ void Tracer::finish() {
   std::vector<Type> types;
   std::vector<int32_t> moved(r.inputs.size(), -1);
   for (size_t i = 0; i < r.inputs.size(); ++i) {
-    if (!used[tensor_params_[i]]) continue;
+    int32_t id = renumbered[tensor_params_[i]];
+    if (!used[id]) continue;
     moved[i] = static_cast<int32_t>(inputs.size());
-    params.push_back(tensor_params_[i]);
+    params.push_back(id);
     inputs.push_back(r.inputs[i]);
     types.push_back(r.input_types[i]);
   }
@@ -443,8 +450,9 @@ void Tracer::finish() {
   r.input_types = std::move(types);
   std::vector<ScalarSource> scalars;
   for (size_t i = 0; i < r.scalars.size(); ++i) {
-    if (!used[scalar_values_[i].id()]) continue;
-    params.push_back(scalar_values_[i].id());
+    int32_t id = renumbered[scalar_values_[i].id()];
+    if (!used[id]) continue;
+    params.push_back(id);
     scalars.push_back(r.scalars[i]);
   }
   r.scalars = std::move(scalars);
