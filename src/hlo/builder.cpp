@@ -39,10 +39,22 @@ void sweep(std::vector<Instr>& body, std::vector<char>& live) {
   body.erase(body.begin(), body.begin() + static_cast<std::ptrdiff_t>(kept));
 }
 
+// Regions that XLA wants self-contained: all they may use from outside are constants.
+bool is_closed(std::string_view op) {
+  return op == "stablehlo.reduce" || op == "stablehlo.reduce_window" || op == "stablehlo.scatter" ||
+         op == "stablehlo.sort";
+}
+
 // Rewrites value ids through a table; -1 in the table means "not defined here".
 struct Renumber {
   std::vector<int32_t> table;
   std::function<int32_t(int32_t old_id)> define;
+  // When checking closed regions: new ids below `outside` belong to no open closed region, and
+  // which new ids are constants.
+  bool check_closed = false;
+  int32_t outside = 0;
+  int32_t next = 0;
+  std::vector<char> constant;
 
   void uses(std::vector<int32_t>& ids, std::string_view op) const {
     for (int32_t& id : ids) {
@@ -50,9 +62,17 @@ struct Renumber {
         fail(op, "uses a value of a region that is already closed; return it from the region");
       }
       id = table[id];
+      if (id < outside && !constant[id]) {
+        fail(op,
+             "inside the region of a reduce, reduce_window, scatter or sort, uses a value from "
+             "outside that is not a constant; make it an operand");
+      }
     }
   }
-  void add(int32_t old_id) { table[old_id] = define(old_id); }
+  void add(int32_t old_id) {
+    table[old_id] = define(old_id);
+    next = table[old_id] + 1;
+  }
   void body(std::vector<Instr>& instrs) {
     for (Instr& instr : instrs) {
       uses(instr.operands, instr.name);
@@ -60,9 +80,18 @@ struct Renumber {
       const int32_t old_first = instr.first_result;
       for (int32_t k = 0; k < instr.result_count; ++k) add(old_first + k);
       if (instr.result_count > 0) instr.first_result = table[old_first];
+      if (check_closed) {
+        constant.resize(next, 0);
+        if (instr.name == "stablehlo.constant") constant[next - 1] = 1;
+      }
     }
   }
   void region(Region& r, std::string_view op) {
+    const int32_t outside_before = outside;
+    if (check_closed && is_closed(op)) {
+      constant.resize(next, 0);
+      outside = next;
+    }
     std::vector<std::pair<int32_t, int32_t>> defined;  // old ids: first, count
     defined.reserve(r.args.size() + r.body.size());
     for (int32_t& id : r.args) {
@@ -73,6 +102,7 @@ struct Renumber {
     for (const Instr& i : r.body) defined.emplace_back(i.first_result, i.result_count);
     body(r.body);
     uses(r.results, op);
+    outside = outside_before;
     for (auto [first, count] : defined) {  // the scope ends
       for (int32_t k = 0; k < count; ++k) table[first + k] = -1;
     }
@@ -191,6 +221,7 @@ Function Builder::finish(std::span<const Value> results) {
   }
   sweep(body_, live);
   Renumber renumber;
+  renumber.check_closed = true;
   renumber.table.assign(types_.size(), -1);
   fn.types.reserve(types_.size());
   renumber.define = [&](int32_t old_id) {

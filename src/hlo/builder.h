@@ -88,8 +88,9 @@ class Builder {
                 std::vector<Type> results, std::vector<Region> regions = {});
   Value append1(std::string name, std::span<const Value> operands, std::string attributes,
                 Type result);
-  // Builds a region: fn gets the region's arguments and returns its results. Regions may use
-  // values of the enclosing function.
+  // Builds a region: fn gets the region's arguments and returns its results. Regions of while and
+  // if may use values of the enclosing function; those of reduce, reduce_window, scatter and sort
+  // only its constants (XLA's rule; finish() checks it).
   Region region(const std::vector<Type>& args, const std::function<Values(const Values&)>& fn);
   // Inlines another function; returns its results.
   Values inline_call(const Function& fn, std::span<const Value> args);

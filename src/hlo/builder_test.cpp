@@ -157,6 +157,23 @@ TEST(Builder, ValuesDoNotLeaveTheirRegion) {
   EXPECT_NE(error_of([&] { finish1(c, kept + leaked); }).find("already closed"), std::string::npos);
 }
 
+TEST(Builder, ClosedRegionsCaptureOnlyConstants) {
+  const auto build = [](bool capture_param) {
+    Builder b;
+    const Value x = b.param(kVector);
+    const Value factor = capture_param ? b.param({DType::F32, {}}) : scalar(b, DType::F32, 0.5);
+    const Value zero = scalar(b, DType::F32, 0);
+    return finish1(
+        b, reduce_general({&x, 1}, {&zero, 1}, {0}, [&](const Values& acc, const Values& v) {
+          return Values{if_else(
+              lt(v[0], acc[0]), [&] { return Values{acc[0] + v[0] * factor}; },
+              [&] { return Values{v[0]}; })};
+        })[0]);
+  };
+  EXPECT_EQ(build(false).body.back().name, "stablehlo.reduce");
+  EXPECT_NE(error_of([&] { build(true); }).find("make it an operand"), std::string::npos);
+}
+
 TEST(Builder, RefusesForeignAndEmptyValues) {
   Builder a, b;
   const Value x = a.param(kVector);
