@@ -25,10 +25,9 @@ def torch_side(side: str, device: str):
     def facts():
         return {
             "device_peak_mib": torch.tpu.max_memory_allocated() / 2**20,
-            "cache": {
-                k: v for k, v in torch.tpu.cache_stats().items() if isinstance(v, int | float)
-            },
-            "fallbacks": dict(torch.tpu.fallback_counts()),
+            "cache": torch.tpu.cache_stats(),
+            "fallbacks": torch.tpu.fallback_counts(),
+            "plugin": torch.tpu.get_device_properties().plugin_version,
         }
 
     def wait(result):

@@ -13,9 +13,10 @@ def main(device: str, seconds: float) -> None:
     properties = torch.tpu.get_device_properties()
     stats = torch.tpu.cache_stats()
     rows = [
-        ("device", f"{properties.name}"),
+        ("device", properties.name),
+        ("plugin", f"{properties.plugin_version}: {properties.plugin_path}"),
         ("mode", torch.tpu.eager_mode().name),
-        ("programs compiled", f"{stats['compiled']:,}"),
+        ("programs compiled", f"{stats['programs_compiled']:,}"),
         ("  found on disk", f"{stats['disk_hits']:,}"),
         ("  found in memory", f"{stats['memory_hits']:,} times"),
         ("time on the device", f"{seconds:.1f} s, as a stop watch beside it would show"),
