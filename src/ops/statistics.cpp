@@ -246,22 +246,20 @@ TPU_OP(
 struct Range {
   Value low, high;
 };
-// The data's own range where the given one is empty, widened by 1 where that is empty too.
-Range data_range(Call& c, const Value& x, std::optional<Range> given) {
-  hlo::Builder& b = c.builder();
-  Value zero = hlo::scalar(b, x.dtype(), 0);
-  Dims all = all_dims(x.rank());
-  Range r{zero, zero};
-  if (x.elements() > 0)
-    r = {hlo::reduce(x, all, Reduce::Minimum), hlo::reduce(x, all, Reduce::Maximum)};
-  if (given) {
-    Value same = hlo::eq(given->low, given->high);
-    r = {hlo::select(same, r.low, given->low), hlo::select(same, r.high, given->high)};
+// The data's own range, [0, 1] of no data.
+Range data_range(const Value& x) {
+  if (x.elements() == 0) {
+    return {hlo::scalar(x.builder(), x.dtype(), 0), hlo::scalar(x.builder(), x.dtype(), 1)};
   }
+  Dims all = all_dims(x.rank());
+  return {hlo::reduce(x, all, Reduce::Minimum), hlo::reduce(x, all, Reduce::Maximum)};
+}
+// Both ends finite, and `by` further out where they are equal.
+Range widened(Call& c, const Range& r, double by) {
   c.fail_if(~(hlo::is_finite(r.low) & hlo::is_finite(r.high)), CheckSpec::Runtime,
             c.op_name() + "(): the range of the data (or the one given) is not finite");
   Value same = hlo::eq(r.low, r.high);
-  return {hlo::select(same, r.low - 1, r.low), hlo::select(same, r.high + 1, r.high)};
+  return {hlo::select(same, r.low - by, r.low), hlo::select(same, r.high + by, r.high)};
 }
 // Adds weights (1 where undefined) of elements in bins [0, bins); others are left out.
 Value tally(const Value& bin, int64_t bins, const Value& weights, DType result) {
@@ -288,7 +286,9 @@ TPU_OP("aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Te
   x = hlo::reshape(x, {x.elements()});
   Value low = c.scalar("min", compute), high = c.scalar("max", compute);
   c.fail_if(hlo::gt(low, high), CheckSpec::Runtime, "torch.histc: max must be larger than min");
-  Range r = data_range(c, x, Range{low, high});
+  Value given = hlo::ne(low, high);
+  Range data = x.elements() > 0 ? data_range(x) : Range{low, high};
+  Range r = widened(c, {hlo::select(given, low, data.low), hlo::select(given, high, data.high)}, 1);
   Value bin = hlo::convert((x - r.low) * static_cast<double>(bins) / (r.high - r.low), DType::S32);
   Value last = hlo::minimum(bin, static_cast<double>(bins - 1));
   Value inside = hlo::ge(x, r.low) & hlo::le(x, r.high);  // false for NaN
@@ -345,11 +345,11 @@ TPU_OP(
     c.check(ends.size() == 2, "range should have 2 elements, but got ", ends.size());
     c.fail_if(hlo::gt(ends[0], ends[1]), CheckSpec::Runtime,
               "torch.histogramdd: min should not exceed max");
-    Value same = hlo::eq(ends[0], ends[1]);
-    r = {hlo::select(same, ends[0] - 1, ends[0]), hlo::select(same, ends[1] + 1, ends[1])};
+    r = {ends[0], ends[1]};
   } else {
-    r = data_range(c, x, {});
+    r = data_range(x);
   }
+  r = widened(c, r, 0.5);
   // linspace: from both ends to the middle.
   Value i = hlo::convert(hlo::iota(c.builder(), {DType::S32, {bins + 1}}, 0), x.dtype());
   Value step = (r.high - r.low) / static_cast<double>(bins);
