@@ -206,7 +206,10 @@ Value ctc_backward(Call& c, bool listed) {
   Value joint = alpha + beta;
   Value share =
       hlo::exponential(joint - r.emission + hlo::broadcast_in_dim(nll, joint.dims(), {1, 2}));
-  share = hlo::select(hlo::eq(joint, -std::numeric_limits<double>::infinity()), 0, share);
+  // A row that no path explains has no gradient: NaN, as on CPU.
+  Value possible = hlo::broadcast_in_dim(hlo::is_finite(nll), joint.dims(), {1, 2});
+  Value never = hlo::eq(joint, -std::numeric_limits<double>::infinity());
+  share = hlo::select(never & possible, 0, share);
   Dims cube{r.batch, r.states, r.classes};
   Value hot = hlo::convert(
       hlo::eq(hlo::broadcast_in_dim(r.label, cube, {0, 1}), hlo::iota(b, {DType::S32, cube}, 2)),
