@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 - Which devices there are, without waking one.
 #include "src/device/device.h"
 
-#include <c10/util/Exception.h>
-
 #include <atomic>
-#include <cstdlib>
 
 #include "src/pjrt/plugin.h"
 #include "src/run/runtime.h"
@@ -23,14 +20,6 @@ bool available() noexcept {
   } catch (...) {
     return false;  // using the device tells why
   }
-}
-
-void check_index(c10::DeviceIndex index) {
-  if (index == 0 || index == -1) return;
-  const char* rank = std::getenv("LOCAL_RANK");
-  if (index > 0 && rank != nullptr && std::atoi(rank) == index) return;
-  TORCH_CHECK(false, "there is no device tpu:", static_cast<int>(index),
-              ": a process has one tpu device, tpu:0 (start one process per chip for more)");
 }
 
 }  // namespace torch_tpu::device

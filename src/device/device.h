@@ -11,9 +11,4 @@ inline c10::Device the_device() { return c10::Device(c10::DeviceType::PrivateUse
 // True when a plugin is installed. Neither loads it nor makes a client, and never throws.
 bool available() noexcept;
 
-// Accepts 0, no index (-1), and this process's LOCAL_RANK: a launcher that starts one process per
-// chip tells each to use "its" index, and the only chip a process sees is the right one. Throws
-// otherwise.
-void check_index(c10::DeviceIndex index);
-
 }  // namespace torch_tpu::device

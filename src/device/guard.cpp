@@ -6,6 +6,7 @@
 #include "src/device/stream.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
+#include "src/tensor/factory.h"
 
 namespace torch_tpu::device {
 namespace {
@@ -30,12 +31,12 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   Device getDevice() const override { return the_device(); }
   void setDevice(Device d) const override {
     TORCH_CHECK(d.type() == static_type, "expected a tpu device, got ", d);
-    check_index(d.index());
+    tensor::check_device_index(d.index());
   }
   void uncheckedSetDevice(Device) const noexcept override {}
   DeviceIndex deviceCount() const noexcept override { return available() ? 1 : 0; }
   void synchronizeDevice(DeviceIndex index) const override {
-    check_index(index);
+    tensor::check_device_index(index);
     tensor::guard([] { run::Runtime::instance().synchronize(); });
   }
 
@@ -57,12 +58,12 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   Stream getStream(Device) const override { return current_stream(); }
   Stream getDefaultStream(Device) const override { return default_stream(); }
   Stream getStreamFromGlobalPool(Device d, bool) const override {
-    check_index(d.index());
+    tensor::check_device_index(d.index());
     return new_stream();
   }
   // Priorities mean nothing to a queue that runs in order.
   Stream getNewStream(Device d, int) const override {
-    check_index(d.index());
+    tensor::check_device_index(d.index());
     return new_stream();
   }
   Stream exchangeStream(Stream s) const override { return exchange_stream(s); }

@@ -24,22 +24,22 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
   DeviceIndex deviceCount() const override { return available() ? 1 : 0; }
   DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(DeviceIndex index) const override { check_index(index); }
+  void setCurrentDevice(DeviceIndex index) const override { tensor::check_device_index(index); }
   DeviceIndex exchangeDevice(DeviceIndex index) const override {
-    check_index(index);
+    tensor::check_device_index(index);
     return 0;
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override {
-    check_index(index);
+    tensor::check_device_index(index);
     return 0;
   }
 
   const at::Generator& getDefaultGenerator(DeviceIndex index) const override {
-    check_index(index);
+    tensor::check_device_index(index);
     return tensor::default_generator();
   }
   at::Generator getNewGenerator(DeviceIndex index) const override {
-    check_index(index);
+    tensor::check_device_index(index);
     return at::make_generator<tensor::GeneratorImpl>(0);
   }
 

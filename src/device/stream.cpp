@@ -14,6 +14,7 @@
 #include "src/device/device.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
+#include "src/tensor/factory.h"
 
 namespace torch_tpu::device {
 namespace {
@@ -65,7 +66,7 @@ thread_local ThreadStream thread_stream;
 void check(c10::Stream stream) {
   TORCH_CHECK(stream.device_type() == c10::DeviceType::PrivateUse1,
               "expected a stream of a tpu device, got one of ", stream.device());
-  check_index(stream.device_index());
+  tensor::check_device_index(stream.device_index());
 }
 
 // The end of what the stream was given. Every thread that never chose a stream submits through the

@@ -10,6 +10,7 @@
 #include "src/pjrt/plugin.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
+#include "src/tensor/factory.h"
 #include "src/tensor/generator.h"
 
 namespace py = pybind11;
@@ -89,8 +90,7 @@ void bind_device(py::module_& m) {
   m.def("_is_available", &device::available);
   m.def("_is_initialized", [] { return run::Runtime::instance().initialized(); });
   m.def("_is_in_bad_fork", [] { return run::Runtime::instance().forked(); });
-  m.def("_check_index",
-        [](int index) { device::check_index(static_cast<c10::DeviceIndex>(index)); });
+  m.def("_check_index", &tensor::check_device_index);
   m.def("_init", [] {
     py::gil_scoped_release release;
     tensor::guard([] {

@@ -11,6 +11,8 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <cstdlib>
+
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/register.h"
@@ -20,8 +22,7 @@ namespace torch_tpu::tensor {
 namespace {
 
 void check_device(std::optional<c10::Device> d) {
-  TORCH_CHECK(!d || !d->has_index() || d->index() == 0, "tpu: device index ", static_cast<int>(d->index()),
-              " is out of range; this process has one device, tpu:0");
+  if (d) check_device_index(d->index());
 }
 
 void check_layout(std::optional<c10::Layout> layout) {
@@ -119,6 +120,14 @@ void record_stream(at::Tensor&, at::Stream) {
 }
 
 }  // namespace
+
+void check_device_index(int64_t index) {
+  if (index == 0 || index == -1) return;
+  const char* rank = std::getenv("LOCAL_RANK");
+  if (index > 0 && rank != nullptr && std::atoi(rank) == index) return;
+  TORCH_CHECK(false, "there is no device tpu:", index,
+              ": a process has one tpu device, tpu:0 (start one process per chip for more)");
+}
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
   dtype_of(dtype);

@@ -158,5 +158,14 @@ default_generators: tuple[torch.Generator, ...] = (_C._default_generator(),)
 torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 _dlpack.install()
+
+
+def __getattr__(name: str):
+    # torch.utils.checkpoint reads this to decide whether random state is to be kept.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+
+
 # Its threads must end while the interpreter still stands.
 atexit.register(_C._shutdown)

@@ -55,7 +55,14 @@ def init() -> None:
     _C._init()
 
 
-_lazy_init = init
+def _lazy_init() -> None:
+    """What PyTorch calls before it touches the device, also before calls that need no client (a
+    generator, an event, torch.accelerator.synchronize). So this wakes nothing; it raises what would
+    keep the device from waking."""
+    if not is_initialized():
+        if _C._is_in_bad_fork():
+            _C._init()  # says so
+        _C._plugin_choice()
 
 
 def _is_in_bad_fork() -> bool:
