@@ -2,6 +2,7 @@
 #include "src/tensor/kernel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
 #include "src/graph/view.h"
@@ -110,6 +111,7 @@ struct OpKernel::Frame {
   c10::SmallVector<at::Tensor, 2> moved;  // keeps materialized conj/neg tensors alive
   const at::Generator* generator = nullptr;
   at::Generator generator_holder;
+  bool aliased = false;  // two arguments share a storage, and this op writes
 };
 
 OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entry,
@@ -241,6 +243,7 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
     size_t alias = 0;
     while (alias < frame.sites.size() && frame.sites[alias].slot != slot) ++alias;
     frame.words.push(alias);
+    if (alias < frame.sites.size()) frame.aliased = true;
   }
   frame.sites.push_back(
       {static_cast<uint16_t>(i), static_cast<uint16_t>(element), t, slot, window.offset});
@@ -483,6 +486,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
     lock.unlock();
     return graph::trace(variant, std::move(all), options);
   };
+  check_written(args, /*all=*/true);
   std::shared_ptr<Record> record = trace_once();
   if (!record->writes.empty() && !writes_) {
     // An op that writes arguments without saying so in its form: from now on keys tell aliases.
@@ -505,6 +509,30 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   record->key = key;
   site.record = std::move(record);
   return sites_.try_emplace(key, std::move(site)).first->second;
+}
+
+// Written tensors must not overlap themselves (a matter of sizes and strides, so asked once per call
+// shape), and in elementwise ops not partly overlap an input (a matter of offsets too).
+void OpKernel::check_written(const c10::IValue* args, bool all) const {
+  auto check = [&](const at::Tensor& out) {
+    if (!out.defined()) return;
+    if (all) at::assert_no_internal_overlap(out);
+    if (variant_.entry->rule != graph::OutputRule::Pointwise || variant_.foreach) return;
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (!args[i].isTensor()) continue;
+      const at::Tensor& in = args[i].toTensor();
+      if (in.defined() && !in.is_same(out) && in.is_alias_of(out)) at::assert_no_partial_overlap(out, in);
+    }
+  };
+  auto check_each = [&](const c10::IValue& v) {
+    if (v.isTensor()) {
+      check(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const at::Tensor& t : v.toTensorVector()) check(t);
+    }
+  };
+  if (variant_.form == graph::Variant::InPlace) check_each(args[0]);
+  for (int k = 0; k < variant_.out_count; ++k) check_each(args[variant_.first_out + k]);
 }
 
 // out= arguments: checked and resized to the shapes of the results before anything is written.
@@ -588,6 +616,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   graph::Key key = key_of(frame, args);
+  if (C10_UNLIKELY(frame.aliased)) check_written(args, /*all=*/false);
   auto found = sites_.find(key);
   const CallSite* site;
   std::optional<Frame> second;
