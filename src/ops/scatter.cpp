@@ -29,10 +29,10 @@ Along along(Call& c, const char* what) {
   a.index_sizes = index.sizes;
   a.dim = c.wrap(c.integer("dim"), a.self.rank());
   a.self = at_least_1d(a.self);
-  c.check(index.dtype == DType::S64 || index.dtype == DType::S32,
-          "Expected dtype int32/int64 for index, but got ", index.dtype);
   a.index = at_least_1d(c.tensor("index"));
   if (a.index.elements() == 0) return a;
+  c.check(index.dtype == DType::S64 || index.dtype == DType::S32,
+          "Expected dtype int32/int64 for index, but got ", index.dtype);
   c.check(a.index.rank() == a.self.rank(),
           "Index tensor must have the same number of dimensions as ", what, " tensor, got ",
           a.index_sizes.size(), " for the index and ", a.sizes.size(), " for ", what);

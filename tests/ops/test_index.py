@@ -2,12 +2,14 @@
 import pytest
 import torch
 from opinfo import (
+    Tolerance,
     cases,
     check_gradients,
     check_inplace,
     check_out,
     check_values,
     float_cases,
+    full_name,
     names,
     op_cases,
 )
@@ -23,15 +25,21 @@ EMBEDDING = names("nn.functional.embedding nn.functional.embedding_bag")
 SORT = names("argsort msort sort topk")
 DATA_DEPENDENT = names("argwhere masked_select nonzero unique unique_consecutive")
 FAMILY = INDEX + EMBEDDING + SORT + DATA_DEPENDENT
-# Equal elements of topk may come in any order: compared by value below.
-ORDERED = [name for name in FAMILY if name != "topk"]
+# Equal elements may come in any order here; the tests of sorting below compare without them.
+UNORDERED = names("argsort msort sort topk")
+# CPU adds up halves as halves, the device in float32.
+HALF_SUMS = names("""
+index_add index_put index_reduce.mean index_reduce.prod put scatter_add scatter_reduce.mean
+scatter_reduce.prod scatter_reduce.sum _unsafe_masked_index_put_accumulate nn.functional.embedding_bag
+""")
 
 INF, NAN = float("inf"), float("nan")
 
 
-@pytest.mark.parametrize("op, dtype", cases(ORDERED))
+@pytest.mark.parametrize("op, dtype", cases([name for name in FAMILY if name not in UNORDERED]))
 def test_values(op, dtype):
-    check_values(op, dtype)
+    half = dtype in (torch.float16, torch.bfloat16) and full_name(op) in HALF_SUMS
+    check_values(op, dtype, Tolerance(rtol=2e-2, atol=2e-2) if half else None)
 
 
 @pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
@@ -178,7 +186,7 @@ def test_embedding_gradient_skips_padding_and_counts():
     for options in ({"padding_idx": 2}, {"scale_grad_by_freq": True}):
         grads = []
         for device in ("cpu", "tpu"):
-            w = weight.to(device).requires_grad_()
+            w = weight.detach().to(device).requires_grad_()
             y = torch.nn.functional.embedding(index.to(device), w, **options)
             (y * y).sum().backward()
             grads.append(w.grad.cpu())
@@ -204,7 +212,7 @@ def test_embedding_bag_with_an_empty_bag(mode, padding):
     offsets = torch.tensor([0, 2, 2, 5])
     results = []
     for device in ("cpu", "tpu"):
-        w = weight.to(device).requires_grad_()
+        w = weight.detach().to(device).requires_grad_()
         y = torch.nn.functional.embedding_bag(
             index.to(device), w, offsets.to(device), mode=mode, padding_idx=padding
         )

@@ -159,7 +159,7 @@ def test_windows_that_overlap_add_up_in_the_gradient():
     for size, step in ((4, 2), (3, 5), (5, 1), (4, 3)):
         grads = []
         for device in ("cpu", "tpu"):
-            leaf = x.to(device).requires_grad_()
+            leaf = x.detach().to(device).requires_grad_()
             w = leaf.unfold(1, size, step)
             (w * torch.arange(float(size), device=device)).sum().backward()
             grads.append(leaf.grad.cpu())
@@ -170,7 +170,7 @@ def test_slices_with_steps_in_the_gradient():
     x = torch.randn(7, 5)
     grads = []
     for device in ("cpu", "tpu"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.detach().to(device).requires_grad_()
         y = leaf[1:6:2].sum() + (leaf[:, -1] ** 2).sum() + leaf.diagonal(-1).sum() * 3
         y.backward()
         grads.append(leaf.grad.cpu())
