@@ -52,6 +52,53 @@ static Value trigamma(const Value& x) {
   sum = sum + (1.0 + 1.0 / (t * 2) + u * (1.0 / 6 - u * (1.0 / 30 - u * (1.0 / 42)))) / t;
   return sign * sum;
 }
+// Hurwitz' zeta: the sum of (q + k)^-x, until q + k is above 9; then the Euler-Maclaurin formula.
+// After nine terms only elements with a negative q have further to go.
+static Value hurwitz_zeta(const Value& x, const Value& q) {
+  constexpr double kSteps = 9;
+  Value pole = hlo::le(q, 0) & hlo::eq(q, hlo::floor(q));
+  Value a = select(pole, 1, q);  // a pole must not keep the loop going
+  Value sum = hlo::power(a, -x), term = sum;
+  for (int i = 0; i < kSteps; ++i) {
+    a = a + 1;
+    term = hlo::power(a, -x);
+    sum = sum + term;
+  }
+  Dims all(q.rank());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  Values v = hlo::while_loop(
+      Values{sum, term, a},
+      [&](const Values& v) { return hlo::reduce(hlo::le(v[2], kSteps), all, hlo::Reduce::Or); },
+      [&](const Values& v) -> Values {
+        Value more = hlo::le(v[2], kSteps);
+        Value next = v[2] + 1;
+        Value power = hlo::power(next, -x);
+        return {select(more, v[0] + power, v[0]), select(more, power, v[1]),
+                select(more, next, v[2])};
+      });
+  sum = v[0], term = v[1], a = v[2];
+  sum = sum + term * a / (x - 1) - term * 0.5;
+  double epsilon = x.dtype() == DType::F64 ? 1.11022302462515654042e-16 : 5.9604644775390625e-8;
+  Value factor = hlo::full_like(x, 1);
+  Value done;
+  double k = 0;
+  for (double divisor : kZetaDivisors) {
+    factor = factor * (x + k);
+    term = term / a;
+    Value step = factor * term / divisor;
+    // A finished element stops here, before its factor overflows.
+    sum = done ? select(done, sum, sum + step) : sum + step;
+    Value small = hlo::lt(hlo::abs(step), hlo::abs(sum) * epsilon);
+    done = done ? done | small : small;
+    factor = factor * (x + (k + 1));
+    term = term / a;
+    k += 2;
+  }
+  Value odd = hlo::lt(q, 0) & hlo::ne(x, hlo::floor(x));
+  Value y = select(pole, infinity(q), select(odd, nan(q), sum));
+  return select(hlo::eq(x, 1), infinity(q), select(hlo::lt(x, 1), nan(q), y));
+}
+
 // (-1)^(n+1) n! zeta(n + 1, x).
 TPU_POINTWISE("aten::polygamma(int n, Tensor self) -> Tensor") {
   int64_t n = c.integer("n");
@@ -62,7 +109,7 @@ TPU_POINTWISE("aten::polygamma(int n, Tensor self) -> Tensor") {
   DType result = c.float_result_type({"self"});
   Value x = c.tensor("self", hlo::opmath(result));
   double factorial = std::tgamma(static_cast<double>(n) + 1) * (n % 2 ? 1 : -1);
-  Value zeta = hlo::zeta(hlo::full_like(x, static_cast<double>(n) + 1), x);
+  Value zeta = hurwitz_zeta(hlo::full_like(x, static_cast<double>(n) + 1), x);
   return {convert(zeta * factorial, result)};
 }
 
@@ -70,7 +117,7 @@ static Values zeta(Call& c) {
   Operands o = float_operands(c);
   reject_complex(c, o.result);
   Dims dims = hlo::broadcast_dims(o.a.dims(), o.b.dims());
-  return o.rounded(hlo::zeta(broadcast_to(o.a, dims), broadcast_to(o.b, dims)));
+  return o.rounded(hurwitz_zeta(broadcast_to(o.a, dims), broadcast_to(o.b, dims)));
 }
 TPU_OP_FN("aten::special_zeta(Tensor self, Tensor other) -> Tensor", Pointwise, zeta);
 TPU_OP_FN("aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor", Pointwise, zeta);
