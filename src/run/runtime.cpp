@@ -573,12 +573,13 @@ void Runtime::execute(Invocation& inv) {
       }
       inv.inputs[i]->consumed();
     }
-    for (size_t i = 0; i < inv.outputs.size(); ++i)
-      inv.outputs[i]->set_buffer(pjrt::Buffer(api, raw_outputs_[i]));
+    // Before the results: who waits for one of them looks at the checks next.
     if (!program.checked().empty()) {
       std::lock_guard lock(checks_mutex_);
       checks_.push_back({pjrt::Buffer(api, raw_outputs_.back()), inv.program, inv.lines});
     }
+    for (size_t i = 0; i < inv.outputs.size(); ++i)
+      inv.outputs[i]->set_buffer(pjrt::Buffer(api, raw_outputs_[i]));
     // Small programs have finished by now; of the others an event is kept for queries that tell
     // the truth (not the array: a second holder would forbid its donation).
     if (!inv.outputs.empty() && !inv.outputs.front()->buffer().ready()) {
