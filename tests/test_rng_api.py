@@ -125,7 +125,7 @@ def test_generators_are_independent():
 def test_a_generator_of_another_device_is_refused():
     with pytest.raises(RuntimeError, match=r"(?i)generator"):
         torch.rand(3, device="tpu", generator=torch.Generator("cpu"))
-    with pytest.raises(RuntimeError, match=r"(?i)generator"):
+    with pytest.raises(RuntimeError, match="tpu"):
         torch.rand(3, generator=torch.Generator("tpu"))
 
 

@@ -120,7 +120,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       return self;
     }
     at::Tensor s = src;
-    if (s.is_conj() || s.is_neg()) s = s.resolve_conj().resolve_neg();
+    // Not resolve_conj(): that clones, and a clone is such a copy.
+    if (s.is_conj()) s = at::conj_physical(s.conj());
+    if (s.is_neg()) s = at::neg(at::_neg_view(s));
     if (self.is_conj()) {
       at::Tensor target = self.conj();  // clears the bit
       copy_(target, at::conj_physical(s), false);
