@@ -28,11 +28,11 @@ def find(op: str):
     found = _table().get(overload_op)
     if found is not None:
         return found
-    import torch._refs.linalg
-    import torch._refs.nn.functional
-    import torch._refs.special
+    from torch import _refs
+    from torch._refs import special
+    from torch._refs.nn import functional
 
-    for home in (torch._refs, torch._refs.nn.functional, torch._refs.special):
+    for home in (_refs, functional, special):
         reference = getattr(home, name.removeprefix("special_"), None)
         if callable(reference) and not isinstance(reference, type):
             return reference

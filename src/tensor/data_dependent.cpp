@@ -141,6 +141,16 @@ at::Tensor& index_put_impl_(at::Tensor& self, const TensorList& indices, const a
   });
 }
 
+at::Tensor& index_put_(at::Tensor& self, const TensorList& indices, const at::Tensor& values,
+                       bool accumulate) {
+  return index_put_impl_(self, indices, values, accumulate, false);
+}
+at::Tensor index_put(const at::Tensor& self, const TensorList& indices, const at::Tensor& values,
+                     bool accumulate) {
+  at::Tensor out = self.clone(at::MemoryFormat::Preserve);
+  return index_put_impl_(out, indices, values, accumulate, false);
+}
+
 // ---- unique ------------------------------------------------------------------------------------
 
 struct Runs {
@@ -262,6 +272,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("index.Tensor_out", index_out);
   m.impl("_unsafe_index.Tensor", index_with<kUnsafeIndex>);
   m.impl("_index_put_impl_", index_put_impl_);
+  m.impl("index_put_", index_put_);
+  m.impl("index_put", index_put);
   m.impl("_unique2", unique2);
   m.impl("_unique", unique);
   m.impl("unique_consecutive", unique_consecutive);

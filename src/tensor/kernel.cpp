@@ -209,7 +209,7 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
     frame.numbers.push_back({static_cast<uint16_t>(i), static_cast<uint16_t>(element), s});
     return;
   }
-  Slot* slot = static_cast<Slot*>(t->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get_context());
+  Slot* slot = &slot_of(*t->unsafe_storage().unsafeGetStorageImpl());
   auto rank = static_cast<int64_t>(t->dim());
   const int64_t* sizes = t->sizes().data();
   const int64_t* strides = t->strides().data();
@@ -472,7 +472,8 @@ std::shared_ptr<graph::Args> OpKernel::arguments(const Frame& frame, const c10::
 // Traces the call on a copy of the variant; the runtime's mutex is not held meanwhile, because a
 // trace may call operators (a decomposition does). Returns with the mutex held, the frame rebuilt.
 const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10::IValue* args,
-                                               std::unique_lock<std::mutex>& lock) {
+                                               std::unique_lock<std::mutex>& lock,
+                                               const std::string*& line) {
   static std::recursive_mutex tracing;
   std::lock_guard one_at_a_time(tracing);
   graph::Variant variant = variant_;
@@ -499,6 +500,10 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   for (const hlo::Type& t : record->result_types) site.result_types.push_back(run::intern(t));
   for (const graph::OutputSpec& o : record->outputs)
     site.output_types.push_back(scalar_type_of(o.dtype));
+  if (!record->checks.empty() && line_source != nullptr) {
+    has_checks_ = true;
+    line = line_source();
+  }
   lock.lock();
   // The body may have asked for values that the key did not tell until now.
   variant_.asked = std::move(variant.asked);
@@ -513,7 +518,9 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
 
 // Written tensors must not overlap themselves (a matter of sizes and strides, so asked once per call
 // shape), and in elementwise ops not partly overlap an input (a matter of offsets too).
+// A fill writes one value everywhere, so how its target overlaps does not matter.
 void OpKernel::check_written(const c10::IValue* args, bool all) const {
+  if (variant_.entry->name == "aten::fill" || variant_.entry->name == "aten::zero") return;
   auto check = [&](const at::Tensor& out) {
     if (!out.defined()) return;
     if (all) at::assert_no_internal_overlap(out);
@@ -613,6 +620,8 @@ void OpKernel::run(torch::jit::Stack* stack) {
   if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
   // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
   // kernel's own tables are guarded by the same mutex otherwise.
+  // Asking Python takes the GIL, which another thread may hold while it waits for the mutex.
+  const std::string* line = has_checks_ ? line_source() : nullptr;
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   graph::Key key = key_of(frame, args);
@@ -625,7 +634,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
     site = &found->second;
   } else {
     lock.unlock();
-    site = &trace_site(second, args, lock);
+    site = &trace_site(second, args, lock, line);
     f = &*second;
   }
   const Record& r = *site->record;
@@ -684,7 +693,6 @@ void OpKernel::run(torch::jit::Stack* stack) {
                          runtime.memory_limit() >> 20, " MiB are in use");
       }
     }
-    const std::string* line = r.checks.empty() || line_source == nullptr ? nullptr : line_source();
     // In-place calls give up the slot's own hold on the old base here, so that the execution
     // thread finds itself the only holder and may donate it.
     for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];

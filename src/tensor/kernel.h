@@ -4,6 +4,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,7 +50,7 @@ class OpKernel final : public c10::OperatorKernel {
   void push_number(Frame& frame, size_t i, const c10::Scalar& number);
   graph::Key key_of(Frame& frame, const c10::IValue* args);
   const CallSite& trace_site(std::optional<Frame>& frame, c10::IValue* args,
-                             std::unique_lock<std::mutex>& lock);
+                             std::unique_lock<std::mutex>& lock, const std::string*& line);
   std::shared_ptr<graph::Args> arguments(const Frame& frame, const c10::IValue* args) const;
   void prepare_outs(graph::Variant& variant, c10::IValue* args, std::unique_lock<std::mutex>& lock);
   void check_written(const c10::IValue* args, bool all) const;
@@ -59,6 +60,7 @@ class OpKernel final : public c10::OperatorKernel {
   std::vector<bool> list_return_;
   size_t returns_ = 0;
   bool writes_ = false;  // keys tell which tensors share storages
+  std::atomic<bool> has_checks_{false};  // some call of it may fail at run time
   graph::Variant variant_;
   std::unordered_map<graph::Key, CallSite, graph::KeyHash> sites_;
 };

@@ -4,7 +4,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <atomic>
+#include <mutex>
+#include <vector>
 
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
@@ -73,14 +74,36 @@ c10::ScalarType scalar_type_of(DType dtype) {
 
 namespace {
 
-void delete_slot(void* slot) { delete static_cast<Slot*>(slot); }
+// Addresses: the slot's number in the upper bits, one terabyte for each, all outside of what a
+// process can map.
+constexpr int kAddressBits = 40;
 
-// Addresses are handed out upwards from a range no process maps (bit 47 and up are not canonical
-// for user space), 512-byte aligned as on CUDA, and never reused.
-void* next_address(int64_t nbytes) {
-  static std::atomic<uint64_t> next{uint64_t{1} << 56};
-  uint64_t step = (static_cast<uint64_t>(std::max<int64_t>(nbytes, 1)) + 511) / 512 * 512;
-  return reinterpret_cast<void*>(next.fetch_add(step, std::memory_order_relaxed));
+struct SlotTable {
+  std::mutex mutex;
+  std::vector<Slot*> slots{nullptr};  // number 0 is not used: addresses are not null
+  std::vector<uint32_t> free;
+};
+SlotTable& slot_table() {
+  static auto* table = new SlotTable;
+  return *table;
+}
+
+c10::DataPtr new_slot(run::ArrayPtr value) {
+  auto* slot = new Slot{std::move(value)};
+  SlotTable& t = slot_table();
+  {
+    std::lock_guard lock(t.mutex);
+    if (t.free.empty()) {
+      slot->index = static_cast<uint32_t>(t.slots.size());
+      t.slots.push_back(slot);
+    } else {
+      slot->index = t.free.back();
+      t.free.pop_back();
+      t.slots[slot->index] = slot;
+    }
+  }
+  auto address = (uint64_t{1} << 62) | (static_cast<uint64_t>(slot->index) << kAddressBits);
+  return c10::DataPtr(reinterpret_cast<void*>(address), slot, &delete_slot, device());
 }
 
 void check_memory(int64_t nbytes) {
@@ -100,6 +123,29 @@ void check_memory(int64_t nbytes) {
 
 }  // namespace
 
+void delete_slot(void* p) {
+  auto* slot = static_cast<Slot*>(p);
+  {
+    SlotTable& t = slot_table();
+    std::lock_guard lock(t.mutex);
+    t.slots[slot->index] = nullptr;
+    t.free.push_back(slot->index);
+  }
+  delete slot;
+}
+
+Slot& slot_at(const void* address) {
+  auto bits = reinterpret_cast<uint64_t>(address) & ~(uint64_t{1} << 62);
+  SlotTable& t = slot_table();
+  std::lock_guard lock(t.mutex);
+  uint64_t index = bits >> kAddressBits;
+  Slot* slot = index < t.slots.size() ? t.slots[index] : nullptr;
+  TORCH_CHECK(slot != nullptr && (bits & ((uint64_t{1} << kAddressBits) - 1)) == 0,
+              "a tpu tensor was made around a memory address that is not the start of a live tpu "
+              "storage; make tpu tensors with torch.empty or Tensor.to instead");
+  return *slot;
+}
+
 c10::DeviceType device_type() { return c10::DeviceType::PrivateUse1; }
 
 Slot& slot_of(const at::TensorBase& tensor) {
@@ -107,10 +153,9 @@ Slot& slot_of(const at::TensorBase& tensor) {
 }
 
 c10::Storage make_storage(run::ArrayPtr value, int64_t nbytes) {
-  auto* slot = new Slot{std::move(value)};
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(nbytes),
-      c10::DataPtr(next_address(nbytes), slot, &delete_slot, device()), allocator(),
+      new_slot(std::move(value)), allocator(),
       /*resizable=*/true));
 }
 
@@ -133,7 +178,8 @@ hlo::Type base_type(const c10::TensorImpl& t) {
   const Slot& slot = slot_of(storage);
   if (slot.value) return slot.value->type();
   DType dtype = dtype_of(c10::typeMetaToScalarType(t.dtype()));
-  auto n = static_cast<int64_t>(storage.nbytes()) / hlo::byte_size(dtype);
+  auto bytes = static_cast<int64_t>(storage.nbytes()), n = bytes / hlo::byte_size(dtype);
+  if (n * hlo::byte_size(dtype) != bytes) return {DType::U8, {bytes}};
   if (t.storage_offset() == 0 && t.numel() == n && t.is_contiguous())
     return {dtype, t.sizes().vec()};
   return {dtype, {n}};
@@ -164,7 +210,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   c10::DataPtr allocate(size_t n) override {
     return guard([&] {
       check_memory(static_cast<int64_t>(n));
-      return c10::DataPtr(next_address(static_cast<int64_t>(n)), new Slot, &delete_slot, device());
+      return new_slot({});
     });
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }

@@ -7,7 +7,8 @@
 // the slots. Slots are read and written with Runtime::mutex() held.
 //
 // Addresses: a storage has a unique, non-zero, never dereferenceable address, so data_ptr() tells
-// storages apart and moves with the offset as it does elsewhere.
+// storages apart and moves with the offset as it does elsewhere. The slot can be found from it,
+// because PyTorch sometimes makes a second storage around an address (at::from_blob).
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -22,7 +23,11 @@ namespace torch_tpu::tensor {
 
 struct Slot {
   run::ArrayPtr value;
+  uint32_t index = 0;  // in the table of addresses
 };
+void delete_slot(void* slot);
+// The slot of a storage that is a second one around another storage's address.
+Slot& slot_at(const void* address);
 
 hlo::DType dtype_of(c10::ScalarType type);  // throws for types the device has not
 c10::ScalarType scalar_type_of(hlo::DType dtype);
@@ -32,7 +37,9 @@ inline c10::Device device() { return c10::Device(c10::DeviceType::PrivateUse1, 0
 
 // The slot of a tensor on the device.
 inline Slot& slot_of(const c10::StorageImpl& storage) {
-  return *static_cast<Slot*>(storage.data_ptr().get_context());
+  const c10::DataPtr& data = storage.data_ptr();
+  if (C10_LIKELY(data.get_deleter() == &delete_slot)) return *static_cast<Slot*>(data.get_context());
+  return slot_at(data.get());
 }
 Slot& slot_of(const at::TensorBase& tensor);
 
