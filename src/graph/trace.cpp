@@ -76,12 +76,23 @@ class Tracer {
     Storage& s = storage(t, ref);
     Type as = reinterpreted(s.value ? s.value.type() : t.base, t.dtype);
     Value old;
-    if (overwrites(t, as) && !s.value) {
+    if (overwrites(t, as) && as.bytes() == t.base.bytes() && !s.value) {
       old = hlo::zeros(builder_, as);  // not looked at
     } else {
       old = reinterpret(base(t, ref), t.dtype);
     }
+    Value before = s.value;
     s.value = write_view(old, t, value, starts(t, ref));
+    // Bytes at the end that are less than one element of the wider type stay what they are.
+    if (before && s.value.type().bytes() != before.type().bytes()) {
+      before = reinterpret(before, before.dtype() == DType::Pred ? DType::U8 : before.dtype());
+      Value head = reinterpret(s.value, before.dtype());
+      head = hlo::reshape(head, {head.elements()});
+      Value tail = hlo::slice_dim(hlo::reshape(before, {before.elements()}), 0, head.elements(),
+                                  before.elements());
+      std::vector<Value> parts = {head, tail};
+      s.value = hlo::reshape(hlo::concatenate(parts, 0), before.dims());
+    }
     s.written = true;
   }
 

@@ -102,6 +102,24 @@ int64_t span_of(const Window& w) {
   return span;
 }
 
+// True when no two elements of the window are the same memory, as far as strides alone tell.
+bool disjoint(const Window& w) {
+  std::array<std::pair<int64_t, int64_t>, kMaxAxes> by_stride;
+  int n = 0;
+  for (int64_t d = 0; d < w.rank; ++d) {
+    if (w.sizes[d] <= 1) continue;
+    if (n == kMaxAxes) return false;
+    by_stride[n++] = {w.strides[d], w.sizes[d]};
+  }
+  std::sort(by_stride.begin(), by_stride.begin() + n);
+  int64_t span = 1;
+  for (int i = 0; i < n; ++i) {
+    if (by_stride[i].first < span) return false;
+    span += (by_stride[i].second - 1) * by_stride[i].first;
+  }
+  return true;
+}
+
 // For the flat plan: the run's length, rounded up so that the leading stride divides it.
 int64_t flat_length(const Window& w) {
   int64_t span = span_of(w), lead = 1;
@@ -371,6 +389,13 @@ Value write_view(const Value& base, const TensorArg& t, const Value& value,
   Builder& b = base.builder();
   Window w = window_of(t);
   if (t.elements() == 0) return base;
+  for (int64_t d = 0; d < t.rank(); ++d) {
+    if (t.strides[d] != 0 || t.sizes[d] <= 1) continue;
+    // Every element along an expanded dimension is the same memory: one of them is written.
+    TensorArg once = t;
+    once.sizes[d] = 1;
+    return write_view(base, once, hlo::slice_dim(value, d, 0, 1), start);
+  }
   int64_t n = base.elements();
   switch (classify(w, base.dims().data(), base.rank())) {
     case ViewKind::Identity:
@@ -412,13 +437,13 @@ Value write_view(const Value& base, const TensorArg& t, const Value& value,
   dims.index_vector_dim = 1;
   Value out = hlo::scatter(
       hlo::reshape(base, {n}), hlo::reshape(index, {count, 1}), hlo::reshape(value, {count}), dims,
-      [](const Value&, const Value& update) { return update; }, false, true);
+      [](const Value&, const Value& update) { return update; }, false, disjoint(w));
   return hlo::reshape(out, base.dims());
 }
 
 bool overwrites(const TensorArg& t, const Type& base) {
-  if (base.elements() != t.elements() || t.offset != 0) return false;
   Window w = window_of(t);
+  if (base.elements() != t.elements() || t.offset != 0 || !disjoint(w)) return false;
   ViewKind kind = classify(w, base.dims.data(), base.rank());
   if (kind == ViewKind::Identity) return true;
   return kind == ViewKind::BaseDims || kind == ViewKind::Strides;
