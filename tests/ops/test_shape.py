@@ -91,10 +91,10 @@ def test_arange_of_moving_bounds_compiles_once():
         return torch.arange(start, start + 8, device="tpu")
 
     window(0), window(1)
-    before = torch.tpu.cache_stats()["compiled"]
+    before = torch.tpu.cache_stats()["programs_compiled"]
     for start in range(2, 12):
         assert window(start).tolist() == list(range(start, start + 8))
-    assert torch.tpu.cache_stats()["compiled"] == before
+    assert torch.tpu.cache_stats()["programs_compiled"] == before
 
 
 def test_arange_errors():
