@@ -44,25 +44,34 @@ def test_lists(dtype):
     assert (x(4, 4) @ x(4, 4)).dtype == torch.float32
 
 
-def test_bfloat16_is_the_default_on_every_thread():
+def test_bfloat16_is_the_default():
+    with torch.autocast("tpu"):
+        assert (x(2, 2) @ x(2, 2)).dtype == torch.bfloat16
+    assert torch.get_autocast_dtype("tpu") == torch.bfloat16
+
+
+def test_threads_have_their_own_autocast():
     seen = []
 
     def use():
-        with torch.autocast("tpu"):
+        seen.append((x(2, 2) @ x(2, 2)).dtype)
+        with torch.autocast("tpu", dtype=torch.bfloat16):
             seen.append((x(2, 2) @ x(2, 2)).dtype)
 
-    thread = threading.Thread(target=use)
-    use()
-    thread.start()
-    thread.join()
-    assert seen == [torch.bfloat16] * 2
-    assert torch.get_autocast_dtype("tpu") == torch.bfloat16
+    with torch.autocast("tpu", dtype=torch.float16):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert seen == [torch.float32, torch.bfloat16]
 
 
 def test_what_autocast_refuses():
     with torch.autocast("tpu"), pytest.raises(RuntimeError, match="with_logits"):
         F.binary_cross_entropy(x(3) / 2, x(3))
-    with pytest.warns(UserWarning, match="float64"), torch.autocast("tpu", dtype=torch.float64):
+    with (
+        pytest.warns(UserWarning, match="not supported"),
+        torch.autocast("tpu", dtype=torch.float64),
+    ):
         assert (x(2, 2) @ x(2, 2)).dtype == torch.float32
 
 
@@ -87,7 +96,7 @@ def test_training_under_autocast_follows_the_cpu():
             assert model[0].weight.grad.dtype == torch.float32
             optimizer.step()
             losses[device].append(loss.item())
-    assert losses["cpu"][-1] < losses["cpu"][0] / 1.3
+    assert losses["cpu"][-1] < losses["cpu"][0] / 1.2
     assert losses["tpu"] == pytest.approx(losses["cpu"], rel=2e-2)
 
 

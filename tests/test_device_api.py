@@ -163,7 +163,7 @@ t.reset_peak_memory_stats(); t.set_eager_mode(t.EagerMode.DEFER_AND_FUSE)
 torch.accelerator.synchronize(); torch.accelerator.empty_host_cache(); t.Event()
 torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
 asleep = not t.is_initialized()
-torch.empty(1, device="tpu")
+torch.ones(1, device="tpu")
 print(asleep, t.is_initialized())
 """
     assert python(code) == "True True"

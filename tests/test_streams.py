@@ -48,7 +48,9 @@ def test_streams_have_identity():
     assert a.device == torch.device("tpu", 0)
     assert tpu.default_stream().stream_id == 0
     assert tpu.Stream.priority_range() == (0, 0)
-    assert str(a.stream_id) in repr(a)
+    assert all(isinstance(s, tpu.Stream) for s in (a, b, torch.Stream("tpu"), tpu.current_stream()))
+    assert isinstance(torch.Event("tpu"), tpu.Event)
+    assert not isinstance(3, tpu.Stream)
     with pytest.raises(ValueError, match="tpu:1"):
         tpu.Stream(device=1)
 
@@ -86,12 +88,13 @@ def test_stream_query_tells_the_truth(work, mode):
     idle, busy = tpu.Stream(), tpu.Stream()
     assert idle.query()
     with tpu.stream(busy):
-        work()
+        y = work()  # held: what nobody can see need not be computed
         if pending(mode):
             assert not busy.query()
     if pending(mode):
         assert not busy.query()
     assert idle.query()
+    del y
     busy.synchronize()
     assert busy.query()
     assert tpu.default_stream().query()
@@ -101,11 +104,12 @@ def test_a_query_in_a_loop_ends(work):
     """Also where ops are deferred: asking sends them off."""
     s = tpu.Stream()
     with tpu.stream(s):
-        work(5)
+        y = work(5)
     end = time.monotonic() + 60
     while not s.query():
         assert time.monotonic() < end
         time.sleep(0.001)
+    assert y.shape == (512, 512)
 
 
 def test_waits_order_work_of_different_streams(work):
@@ -131,36 +135,38 @@ def test_event_query_and_synchronize(work, mode):
     never.synchronize()
     never.wait()
     e = tpu.Event()
-    work()
+    y = work()
     e.record()
     if pending(mode):
         assert not e.query()
     e.synchronize()
     assert e.query()
     assert tpu.current_stream().query()
+    del y
 
 
 def test_an_event_can_be_recorded_again(work, mode):
     e = tpu.Event()
     e.record()
     e.synchronize()
-    work()
-    e.record(tpu.current_stream())
+    y = work()
+    assert tpu.current_stream().record_event(e) is e
     if pending(mode):
         assert not e.query()
     e.synchronize()
     assert e.query()
+    del y
 
 
 def test_an_event_does_not_wait_for_later_work(work, mode):
     e = torch.Event("tpu")
-    work(2)
+    x = work(2)
     e.record()
     y = work(200)
     e.synchronize()
     if pending(mode):
         assert not tpu.current_stream().query()
-    assert y is not None
+    del x, y
 
 
 def test_elapsed_time_is_the_time_of_the_work(work):
@@ -168,15 +174,16 @@ def test_elapsed_time_is_the_time_of_the_work(work):
     tpu.synchronize()
     started = time.perf_counter()
     begin.record()
-    work()
+    y = work()
     end.record()
     end.synchronize()
     wall = (time.perf_counter() - started) * 1e3
     measured = begin.elapsed_time(end)
-    # An upper bound that holds always, a lower one that shows it is not the time of submission.
-    assert measured <= wall + 2
+    # An upper bound that always holds, and a lower one that shows it is not the time of submission.
+    assert measured <= wall
     assert measured >= wall / 3
     assert end.elapsed_time(begin) == -measured
+    del y
 
 
 def test_elapsed_time_of_events_that_have_none(work, mode):
@@ -189,10 +196,11 @@ def test_elapsed_time_of_events_that_have_none(work, mode):
         timed.elapsed_time(plain)
     if pending(mode):
         later = tpu.Event(enable_timing=True)
-        work()
+        y = work()
         later.record()
         with pytest.raises(RuntimeError, match="completed"):
             timed.elapsed_time(later)
+        del y
 
 
 def test_record_stream_and_non_blocking_copies(work):
@@ -212,7 +220,7 @@ def test_record_stream_and_non_blocking_copies(work):
 def test_events_stay_in_their_process():
     with pytest.raises(NotImplementedError, match="process"):
         tpu.Event(interprocess=True)
-    with pytest.raises(NotImplementedError, match="process"):
+    with pytest.raises(NotImplementedError, match="not supported"):
         tpu.Event().ipc_handle()
     with pytest.raises(NotImplementedError, match="process"):
         tpu.Event.from_ipc_handle(0, b"")

@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -88,18 +87,26 @@ c10::Stream stream_of(c10::StreamId id) {
 
 struct Recording {
   uint64_t sequence = 0;
+  bool timed = false;
   std::mutex mutex;
-  std::condition_variable stamped;
-  bool done = false;
+  bool stamped = false;
   Clock::time_point when;
+
+  // Whoever sees the work finished first notes the time.
+  void stamp() {
+    if (!timed) return;
+    std::lock_guard lock(mutex);
+    if (!stamped) when = Clock::now();
+    stamped = true;
+  }
 };
 
 struct Event {
   std::shared_ptr<Recording> recording;
 };
 
-// Notes the time at which recordings with timing finish. PJRT has no device clock that programs
-// could read, so the host watches; its view lags by up to about 0.1 ms.
+// Watches for recordings with timing to finish. PJRT has no device clock that programs could read,
+// so the host looks; on a busy machine its view lags.
 class Stopwatch {
  public:
   static Stopwatch& instance() {
@@ -107,7 +114,7 @@ class Stopwatch {
     return *s;
   }
   void watch(std::shared_ptr<Recording> r) {
-    if (Runtime::instance().finished(r->sequence)) return stamp(*r);
+    if (Runtime::instance().finished(r->sequence)) return r->stamp();
     std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(r));
     if (!running_) {
@@ -117,12 +124,6 @@ class Stopwatch {
   }
 
  private:
-  static void stamp(Recording& r) {
-    std::lock_guard lock(r.mutex);
-    r.when = Clock::now();
-    r.done = true;
-    r.stamped.notify_all();
-  }
   // Ends when there is nothing left to watch.
   void loop() {
     while (true) {
@@ -141,7 +142,7 @@ class Stopwatch {
       } catch (const std::exception&) {
         // Whoever reads the results is told; the time of the failure is the time asked for.
       }
-      stamp(*r);
+      r->stamp();
     }
   }
 
@@ -150,12 +151,13 @@ class Stopwatch {
   bool running_ = false;
 };
 
-void wait_until(uint64_t sequence) {
+void wait_until(uint64_t sequence, Recording* recording = nullptr) {
   Runtime& r = Runtime::instance();
   if (sequence == 0) return;
   tensor::guard([&] {
     r.require_usable();
     r.wait_for(sequence);
+    if (recording != nullptr) recording->stamp();
     r.raise_failed_checks();
   });
 }
@@ -205,27 +207,34 @@ void record(void** event, c10::Stream stream, c10::EventFlag flag) {
   check(stream);
   auto recording = std::make_shared<Recording>();
   recording->sequence = end_of(stream);
+  recording->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
   if (*event == nullptr) *event = new Event;
   static_cast<Event*>(*event)->recording = recording;
-  if (flag == c10::EventFlag::BACKEND_DEFAULT) Stopwatch::instance().watch(std::move(recording));
+  if (recording->timed) Stopwatch::instance().watch(std::move(recording));
 }
 
 bool query_event(void* event) {
-  uint64_t sequence = static_cast<Event*>(event)->recording->sequence;
-  return sequence == 0 || Runtime::instance().finished(sequence);
+  Recording& r = *static_cast<Event*>(event)->recording;
+  if (r.sequence != 0 && !Runtime::instance().finished(r.sequence)) return false;
+  r.stamp();
+  return true;
 }
 
-void synchronize_event(void* event) { wait_until(static_cast<Event*>(event)->recording->sequence); }
+void synchronize_event(void* event) {
+  std::shared_ptr<Recording> r = static_cast<Event*>(event)->recording;
+  wait_until(r->sequence, r.get());
+}
 
 void destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
 
 double elapsed_time(void* begin, void* end) {
+  // PyTorch has made sure that both are timed, recorded and finished.
   Clock::time_point times[2];
   int i = 0;
   for (void* event : {begin, end}) {
     Recording& r = *static_cast<Event*>(event)->recording;
-    std::unique_lock lock(r.mutex);
-    r.stamped.wait(lock, [&] { return r.done; });
+    r.stamp();
+    std::lock_guard lock(r.mutex);
     times[i++] = r.when;
   }
   return std::chrono::duration<double, std::milli>(times[1] - times[0]).count();

@@ -155,6 +155,7 @@ __all__ = [
 default_generators: tuple[torch.Generator, ...] = (_C._default_generator(),)
 
 # bfloat16 has float32's range, so it needs no loss scaling, and it is what the hardware multiplies.
+# PyTorch keeps this default by thread: threads of the user's own start with its own, float16.
 torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 _dlpack.install()

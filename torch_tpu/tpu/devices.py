@@ -210,7 +210,8 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What torch.autocast("tpu") may compute in; the first is its default."""
+    """What torch.autocast("tpu") may compute in. Without a dtype it takes bfloat16 on the thread that
+    imported torch, and PyTorch's float16 on others."""
     return [torch.bfloat16, torch.float16]
 
 

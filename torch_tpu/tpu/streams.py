@@ -12,26 +12,29 @@ import torch
 from torch_tpu.tpu.devices import _DeviceLike, index_of
 
 
-class Stream(torch.Stream):
-    """A torch.Stream of device "tpu". `priority` is accepted: a queue in order has none."""
+class _OfTheDevice(type):
+    """PyTorch's calls want its own classes exactly, so the classes here make those, and take every
+    torch.Stream or torch.Event of the device for an instance."""
 
-    def __new__(cls, device: _DeviceLike = None, priority: int = 0, **known):
-        if "stream_id" in known:  # an existing stream, by its numbers
-            return super().__new__(cls, **known)
-        return super().__new__(
-            cls, device=torch.device("tpu", index_of(device)), priority=priority, **known
-        )
+    def __instancecheck__(cls, thing) -> bool:
+        return isinstance(thing, cls.__mro__[1]) and thing.device.type == "tpu"
+
+
+class Stream(torch.Stream, metaclass=_OfTheDevice):
+    """Makes a torch.Stream of device "tpu". `priority` is accepted: a queue in order has none."""
+
+    def __new__(cls, device: _DeviceLike = None, priority: int = 0, **existing) -> torch.Stream:
+        if existing:  # stream_id, device_index, device_type
+            return torch.Stream(**existing)
+        return torch.Stream(torch.device("tpu", index_of(device)), priority=priority)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return 0, 0
 
-    def __repr__(self) -> str:
-        return f"<torch.tpu.Stream device=tpu:{self.device_index} id={self.stream_id}>"
 
-
-class Event(torch.Event):
-    """A torch.Event of device "tpu"."""
+class Event(torch.Event, metaclass=_OfTheDevice):
+    """Makes a torch.Event of device "tpu"."""
 
     def __new__(
         cls,
@@ -40,48 +43,30 @@ class Event(torch.Event):
         interprocess: bool = False,
         external: bool = False,
         device: _DeviceLike = None,
-    ):
+    ) -> torch.Event:
         if interprocess or external:
             raise NotImplementedError(
                 "a tpu event cannot be shared with another process or captured into a graph: its "
                 "queue belongs to this process"
             )
-        return super().__new__(
-            cls,
-            device=torch.device("tpu", index_of(device)),
-            enable_timing=enable_timing,
-            blocking=blocking,
+        return torch.Event(
+            torch.device("tpu", index_of(device)), enable_timing=enable_timing, blocking=blocking
         )
 
     @classmethod
     def from_ipc_handle(cls, device, handle):
         raise NotImplementedError("tpu events cannot be shared between processes")
 
-    def ipc_handle(self):
-        raise NotImplementedError("tpu events cannot be shared between processes")
 
-    def __repr__(self) -> str:
-        return f"<torch.tpu.Event at {id(self):#x}>"
-
-
-def _as_ours(stream: torch.Stream) -> Stream:
-    return Stream(
-        stream_id=stream.stream_id,
-        device_index=stream.device_index,
-        device_type=stream.device_type,
-    )
-
-
-def current_stream(device: _DeviceLike = None) -> Stream:
+def current_stream(device: _DeviceLike = None) -> torch.Stream:
     """The calling thread's stream."""
-    return _as_ours(torch.accelerator.current_stream(index_of(device)))
+    return torch.accelerator.current_stream(index_of(device))
 
 
-def default_stream(device: _DeviceLike = None) -> Stream:
+def default_stream(device: _DeviceLike = None) -> torch.Stream:
     """The stream of every thread that never chose one."""
-    index = index_of(device)
     kind = torch._C._autograd.DeviceType.PrivateUse1.value
-    return Stream(stream_id=0, device_index=index, device_type=kind)
+    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=kind)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
