@@ -40,6 +40,10 @@ WORKS = {
 FIRST = ("mlp", "gpt")
 
 
+# Above this share of the machine used by other processes during the rounds, nothing is judged.
+QUIET = 0.05
+
+
 @dataclass(frozen=True)
 class Promise:
     """The time of `side` divided by that of `base` is at most `limit`."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 - starts the worker processes, and makes JAX's own environment.
 """`Side` is the near end of one worker process."""
 
+import contextlib
 import json
 import os
 import select
@@ -25,6 +26,34 @@ def jax_python() -> Path:
         pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         subprocess.run([*pip, *JAX_PACKAGES], check=True)
     return python
+
+
+class Neighbours:
+    """How busy other processes kept the machine while ours were measured, as a share of all cores.
+
+    Figures taken beside other work are worth nothing: PyTorch's threads wait for each other at every
+    operation, and one that is held up slows a small training step a hundred times.
+    """
+
+    def __init__(self, pids: list[int]):
+        self.pids = pids
+        self.start = self._seconds()
+
+    def _seconds(self):
+        tick = os.sysconf("SC_CLK_TCK")
+        with open("/proc/stat") as stat:
+            user, nice, system, _, _, irq, soft, steal = map(int, stat.readline().split()[1:9])
+        ours = 0
+        for pid in self.pids:
+            with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/stat") as stat:
+                ours += sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13]))
+        everything = user + nice + system + irq + soft + steal
+        return everything / tick, ours / tick, time.perf_counter()
+
+    def share(self) -> float:
+        (all0, ours0, t0), (all1, ours1, t1) = self.start, self._seconds()
+        others = (all1 - all0) - (ours1 - ours0)
+        return max(0.0, others / ((t1 - t0) * os.cpu_count()))
 
 
 class Side:
