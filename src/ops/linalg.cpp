@@ -91,6 +91,9 @@ Value row_at(const Value& x, const Value& k) {
 }
 
 Value take_rows(const Value& x, const Value& order) {
+  if (x.elements() == 0 || order.elements() == 0) {
+    return hlo::zeros(x.builder(), {x.dtype(), {x.dim(0), order.dim(1), x.dim(2)}});
+  }
   hlo::GatherDims dims;
   dims.offset_dims = {2};
   dims.collapsed_slice_dims = {1};
@@ -156,7 +159,8 @@ TPU_OP("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor")
   return {hlo::convert(hlo::concatenate(parts, dim), result)};
 }
 
-// Taylor's series of degree 16 after scaling to a norm of at most 1/2, then repeated squaring.
+// Taylor's series of degree 19 after halving until the norm is small, then repeated squaring. The
+// norms are those below which degree 18 is exact to rounding (Bader, Blanes, Casas 2019).
 TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {
   check_matrix(c, "self", true);
   hlo::Builder& b = c.builder();
@@ -168,7 +172,8 @@ TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {
   Value magnitude = hlo::is_complex(dtype) ? hlo::sqrt(squared_magnitude(a)) : hlo::abs(a);
   Value norm =
       hlo::reduce(hlo::reduce(magnitude, {1}, hlo::Reduce::Add), {1}, hlo::Reduce::Maximum);
-  Value halvings = hlo::ceil(hlo::log(hlo::maximum(norm, 0.5) * 2.0) * 1.4426950408889634);
+  const double small = real == DType::F64 ? 1.090863719290036 : 3.010066362817634;
+  Value halvings = hlo::ceil(hlo::log(hlo::maximum(norm / small, 1.0)) * 1.4426950408889634);
   halvings = hlo::select(hlo::is_finite(halvings), hlo::minimum(halvings, 1024), 0.0);
   // Halving is exact; a power function need not be.
   Value most = hlo::reduce(halvings, {0}, hlo::Reduce::Maximum);
@@ -184,12 +189,12 @@ TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {
   a = repeated(a, [](const Value& x) { return x * 0.5; });
   Value one = identity(b, dtype, a.dim(0), n, n);
   Value a2 = matrix_product(c, a, a), a3 = matrix_product(c, a2, a), a4 = matrix_product(c, a2, a2);
-  double inverse[17] = {1};
-  for (int i = 1; i <= 16; ++i) inverse[i] = inverse[i - 1] / i;
-  Value sum = a4 * inverse[16];
-  for (int i = 12; i >= 0; i -= 4) {
-    if (i < 12) sum = matrix_product(c, sum, a4);
-    sum = sum + one * inverse[i] + a * inverse[i + 1] + a2 * inverse[i + 2] + a3 * inverse[i + 3];
+  double inverse[20] = {1};
+  for (int i = 1; i < 20; ++i) inverse[i] = inverse[i - 1] / i;
+  Value sum;
+  for (int i = 16; i >= 0; i -= 4) {
+    Value part = one * inverse[i] + a * inverse[i + 1] + a2 * inverse[i + 2] + a3 * inverse[i + 3];
+    sum = sum ? matrix_product(c, sum, a4) + part : part;
   }
   Value result = repeated(sum, [&](const Value& x) { return matrix_product(c, x, x); });
   return {with_batch(result, batch)};

@@ -22,7 +22,7 @@ Value broadcast_batch(const Value& x, const Dims& batch);
 bool is_vector_rhs(const Dims& a, const Dims& b);
 // Row-major without gaps.
 bool is_contiguous(const TensorArg& tensor);
-// PyTorch factors the transpose of row-major real matrices, and its gradients know.
+// For determinants PyTorch factors the transpose of row-major real matrices; its gradients know.
 bool factors_transpose(const TensorArg& a);
 
 // ---- pieces; all on [batch, m, n] ---------------------------------------------------------------

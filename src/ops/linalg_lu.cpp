@@ -283,7 +283,7 @@ TPU_OP(
   c.check(b.rank() >= 2 && b.dim(left ? -2 : -1) == a.sizes.back(),
           "linalg.solve: Incompatible shapes of A and B for the equation ",
           left ? "AX = B" : "XA = B", " (", a.sizes, " and ", rhs.sizes, ")");
-  const Lu f = factor_for_gradient(c, x);
+  const Lu f = lu_factor(c, x.a);
   check_info(c, f.info);
   const Dims b_batch = batch_dims(b.dims());
   const Dims batch = c.broadcast({&x.batch, &b_batch});
@@ -291,9 +291,8 @@ TPU_OP(
     return flat_batch(broadcast_batch(with_batch(v, x.batch), batch));
   };
   Value order = hlo::squeeze(spread_over(hlo::unsqueeze(f.order, 1)), 1);
-  // What was factored may be the transpose, which for real matrices is the adjoint.
-  Value result = solve(c, spread_over(f.lu), order, flat_batch(broadcast_batch(b, batch)), left,
-                       factors_transpose(a));
+  Value result =
+      solve(c, spread_over(f.lu), order, flat_batch(broadcast_batch(b, batch)), left, false);
   result = with_batch(result, batch);
   if (vector) result = hlo::squeeze(result, result.rank() - 1);
   return {result, with_batch(f.lu, x.batch), with_batch(f.pivots, x.batch),

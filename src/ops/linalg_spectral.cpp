@@ -293,6 +293,47 @@ TPU_OP(
           vectors ? with_batch(adjoint(d.v), batch) : none};
 }
 
+// V diag(1 / s) U^H without the s that are at most max(atol, rtol * largest); from the eigenvalues
+// when the matrix is Hermitian.
+TPU_OP(
+    "aten::linalg_pinv.atol_rtol_tensor(Tensor self, *, Tensor? atol=None, Tensor? rtol=None, bool "
+    "hermitian=False) -> Tensor") {
+  const bool hermitian = c.flag("hermitian");
+  check_matrix(c, "self", hermitian);
+  hlo::Builder& b = c.builder();
+  const Dims batch = batch_dims(c.meta("self").sizes);
+  Value a = flat_batch(c.tensor("self"));
+  const DType dtype = a.dtype(), real = hlo::real_of(dtype);
+  if (a.elements() == 0) return {hlo::zeros(b, {dtype, batch | Dims{a.dim(2), a.dim(1)}})};
+  const auto limit = [&](const char* name) {
+    Value x = hlo::broadcast_to(c.tensor(name, real), batch);
+    return hlo::reshape(x, {a.dim(0), 1});
+  };
+  const double own = epsilon(real) * static_cast<double>(std::max(a.dim(1), a.dim(2)));
+  Value atol = c.has("atol") ? limit("atol") : hlo::zeros(b, {real, {a.dim(0), 1}});
+  // A given atol switches the relative limit off, unless that is given as well.
+  Value rtol = c.has("rtol") ? limit("rtol")
+                             : hlo::select(hlo::gt(atol, 0), hlo::zeros_like(atol),
+                                           hlo::full_like(atol, own));
+  Value s, left, right;
+  if (hermitian) {
+    const Eigen e = eigh(c, a, true, true);
+    s = e.values;
+    left = right = e.vectors;
+  } else {
+    const Svd d = svd(c, a, false, true);
+    s = d.s;
+    left = d.v;
+    right = d.u;
+  }
+  Value size = hlo::abs(s);
+  Value largest = hlo::reduce(size, {1}, hlo::Reduce::Maximum, true);
+  Value counts = hlo::gt(size, hlo::maximum(atol, rtol * largest));
+  Value inverse = hlo::select(counts, hlo::full_like(s, 1) / s, hlo::zeros_like(s));
+  left = left * promote_real(hlo::unsqueeze(inverse, 1), dtype);
+  return {with_batch(matrix_product(c, left, adjoint(right)), batch)};
+}
+
 // The least squares solution of smallest norm: V diag(1 / s) U^H b, small s left out. Rank and
 // residuals as LAPACK's drivers report them.
 TPU_OP(

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0 - Convolution, pooling, interpolation and unfolding against CPU.
+import pytest
+import torch
+import torch.nn.functional as F
+from opinfo import Tolerance, cases, check_gradients, check_values, float_cases, names
+
+DEVICE = "tpu"
+
+FAMILY = names(
+    """nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
+    nn.functional.conv_transpose2d nn.functional.conv_transpose3d nn.functional.max_pool1d
+    nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.avg_pool1d
+    nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.adaptive_avg_pool1d
+    nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
+    nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
+    nn.functional.adaptive_max_pool3d nn.functional.max_unpool2d nn.functional.max_unpool3d
+    nn.functional.interpolate nn.functional.grid_sample nn.functional.unfold"""
+)
+
+
+@pytest.mark.parametrize(
+    "op, dtype",
+    cases(FAMILY, (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64)),
+)
+def test_values(op, dtype):
+    check_values(op, dtype)
+
+
+@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
+def test_gradients(op, dtype):
+    check_gradients(op, dtype, Tolerance(1e-4, 1e-4), limit=2)
+
+
+def convolve(device, x, w, b, transposed, channels_last=False, **options):
+    leaves = [t.detach().to(device).requires_grad_() for t in (x, w, b)]
+    given = leaves[0]
+    if channels_last:
+        given = given.contiguous(memory_format=torch.channels_last)
+    fn = F.conv_transpose2d if transposed else F.conv2d
+    y = fn(given, *leaves[1:], **options)
+    seed = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(device)
+    return y, [t.detach().cpu() for t in (y, *torch.autograd.grad(y, leaves, seed))]
+
+
+GEOMETRIES = {
+    "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
+    "strided": ((2, 4, 9, 8), (6, 4, 3, 2), {"stride": (2, 3), "padding": (1, 0)}),
+    "dilated": ((1, 4, 11, 12), (6, 4, 3, 3), {"dilation": (2, 3), "padding": 2}),
+    "pointwise": ((2, 4, 5, 5), (6, 4, 1, 1), {"stride": 2}),
+    "patches": ((2, 3, 9, 10), (5, 3, 4, 4), {"stride": 4}),
+    "grouped": ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
+    "depthwise": ((2, 4, 7, 7), (8, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
+    "many pixels": ((2, 3, 30, 30), (4, 3, 3, 3), {"padding": 1}),
+    "wide kernel": ((1, 2, 20, 20), (3, 2, 12, 12), {"padding": 6}),
+    "wide padding": ((1, 2, 4, 4), (3, 2, 2, 2), {"padding": 3}),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_convolution(name, channels_last):
+    torch.manual_seed(0)
+    x, w, options = GEOMETRIES[name]
+    x, w = torch.randn(x), torch.randn(w)
+    b = torch.randn(w.shape[0])
+    _, expected = convolve("cpu", x, w, b, False, **options)
+    y, actual = convolve(DEVICE, x, w, b, False, channels_last, **options)
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    assert y.is_contiguous(memory_format=order)
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+TRANSPOSED = {
+    "plain": ((2, 4, 5, 6), (4, 6, 3, 3), {}),
+    "strided": ((2, 4, 5, 6), (4, 6, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "grouped": ((2, 4, 5, 6), (4, 3, 3, 3), {"groups": 2, "stride": (1, 2), "dilation": 2}),
+    "upscaling": ((2, 4, 3, 3), (4, 2, 2, 2), {"stride": 2}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolution(name):
+    torch.manual_seed(0)
+    x, w, options = TRANSPOSED[name]
+    x, w = torch.randn(x), torch.randn(w)
+    b = torch.randn(w.shape[1] * options.get("groups", 1))
+    _, expected = convolve("cpu", x, w, b, True, **options)
+    _, actual = convolve(DEVICE, x, w, b, True, **options)
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_convolution_says_what_does_not_fit():
+    x, w = torch.randn(1, 3, 4, 4, device=DEVICE), torch.randn(2, 4, 3, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="to have 4 channels, but got 3 channels instead"):
+        F.conv2d(x, w)
+    with pytest.raises(RuntimeError, match=r"[Oo]utput size is too small"):
+        F.max_pool2d(x, 5)
+
+
+def test_max_pool_takes_the_first_of_equals_and_the_last_nan():
+    x = torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]], [[[float("nan"), 5.0], [float("nan"), 2.0]]]])
+    values, index = F.max_pool2d(x.to(DEVICE), 2, return_indices=True)
+    expected_values, expected_index = F.max_pool2d(x, 2, return_indices=True)
+    torch.testing.assert_close(values.cpu(), expected_values, equal_nan=True)
+    assert torch.equal(index.cpu(), expected_index)
+    empty = torch.full((1, 1, 3, 3), float("-inf"))
+    _, index = F.max_pool2d(empty.to(DEVICE), 2, 2, 1, return_indices=True)
+    assert torch.equal(index.cpu(), F.max_pool2d(empty, 2, 2, 1, return_indices=True)[1])
+
+
+@pytest.mark.parametrize("count_include_pad", [True, False])
+def test_avg_pool_divides_by_what_it_saw(count_include_pad):
+    x = torch.randn(1, 2, 7, 7)
+    for divisor in (None, 3):
+        options = (3, 2, 1, True, count_include_pad, divisor)
+        torch.testing.assert_close(
+            F.avg_pool2d(x.to(DEVICE), *options).cpu(), F.avg_pool2d(x, *options)
+        )
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 4), (17, 9)])
+def test_antialiased_interpolation(mode, size):
+    x = torch.randn(2, 3, 8, 11)
+    cpu = x.clone().requires_grad_()
+    ours = x.to(DEVICE).requires_grad_()
+    results = [F.interpolate(t, size, mode=mode, antialias=True) for t in (cpu, ours)]
+    torch.testing.assert_close(results[1].cpu(), results[0], rtol=1e-4, atol=1e-5)
+    for r in results:
+        r.square().sum().backward()
+    torch.testing.assert_close(ours.grad.cpu(), cpu.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_interpolation_keeps_infinities_where_they_are():
+    x = torch.zeros(1, 1, 4, 4)
+    x[..., 0, 0] = float("inf")
+    actual = F.interpolate(x.to(DEVICE), (2, 2), mode="bilinear", antialias=True)
+    assert actual.cpu().isfinite().sum() == 3
+
+
+def test_fold_sums_what_unfold_read():
+    x = torch.randn(2, 3, 9, 8)
+    options = {"kernel_size": (3, 2), "dilation": (1, 2), "padding": (1, 0), "stride": 2}
+    columns = F.unfold(x, **options)
+    ours = columns.to(DEVICE).requires_grad_()
+    folded = F.fold(ours, (9, 8), **options)
+    torch.testing.assert_close(folded.cpu(), F.fold(columns, (9, 8), **options))
+    (grad,) = torch.autograd.grad(folded, ours, x.to(DEVICE))
+    torch.testing.assert_close(grad.cpu(), columns)

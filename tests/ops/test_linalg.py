@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0 - Linear algebra against CPU.
+import pytest
+import torch
+from opinfo import Tolerance, cases, check_gradients, check_values, float_cases, names
+
+DEVICE = "tpu"
+
+FAMILY = names(
+    """linalg.cholesky linalg.cholesky_ex cholesky cholesky_inverse cholesky_solve
+    linalg.solve_triangular triangular_solve linalg.lu_factor linalg.lu lu_unpack linalg.lu_solve
+    linalg.inv linalg.det linalg.slogdet linalg.solve linalg.qr geqrf linalg.householder_product
+    ormqr linalg.cross matrix_exp linalg.pinv linalg.matrix_norm"""
+)
+# Unique only up to signs or rotations: compared by what they mean, below.
+SPECTRA = names("linalg.eigvalsh linalg.svdvals linalg.matrix_rank linalg.cond")
+LIMITS = {
+    torch.float32: Tolerance(1e-3, 1e-4),
+    torch.complex64: Tolerance(1e-3, 1e-4),
+    torch.float64: Tolerance(1e-7, 1e-9),
+}
+
+
+@pytest.mark.parametrize(
+    "op, dtype", cases(FAMILY + SPECTRA, (torch.float32, torch.float64, torch.complex64))
+)
+def test_values(op, dtype):
+    check_values(op, dtype, LIMITS[dtype])
+
+
+@pytest.mark.parametrize("op, dtype", float_cases(FAMILY, torch.float64))
+def test_gradients(op, dtype):
+    check_gradients(op, dtype, LIMITS[dtype], limit=2)
+
+
+def close(a, b, tolerance=2e-5):
+    torch.testing.assert_close(a.cpu(), b.cpu(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("n", [1, 2, 5, 16])
+def test_eigh_takes_the_matrix_apart(n, dtype):
+    torch.manual_seed(0)
+    a = torch.randn(3, n, n, dtype=dtype)
+    a = a + a.mH
+    values, vectors = torch.linalg.eigh(a.to(DEVICE))
+    close(values, torch.linalg.eigvalsh(a), 1e-4)
+    values, vectors = values.cpu(), vectors.cpu()
+    close(vectors @ (values.to(dtype)[..., None] * vectors.mH), a, 1e-4)
+    close(vectors.mH @ vectors, torch.eye(n, dtype=dtype).expand(3, n, n))
+
+
+def test_eigh_of_equal_eigenvalues():
+    _, vectors = torch.linalg.eigh(torch.eye(4, device=DEVICE) * 3)
+    close(vectors.cpu().mT @ vectors.cpu(), torch.eye(4))
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("shape", [(4, 4), (7, 3), (3, 6), (1, 5)])
+def test_svd_takes_the_matrix_apart(shape, dtype, full):
+    torch.manual_seed(0)
+    a = torch.randn(2, *shape, dtype=dtype)
+    u, s, vh = (x.cpu() for x in torch.linalg.svd(a.to(DEVICE), full_matrices=full))
+    close(s, torch.linalg.svdvals(a), 1e-4)
+    k = min(shape)
+    close(u[..., :k] @ (s.to(dtype)[..., None] * vh[..., :k, :]), a, 1e-4)
+    close(u.mH @ u, torch.eye(u.shape[-1], dtype=dtype).expand(2, -1, -1))
+    close(vh @ vh.mH, torch.eye(vh.shape[-2], dtype=dtype).expand(2, -1, -1))
+
+
+def test_svd_without_full_rank_has_orthonormal_vectors():
+    a = torch.outer(torch.arange(5.0), torch.arange(4.0))
+    u, s, vh = (x.cpu() for x in torch.linalg.svd(a.to(DEVICE), full_matrices=False))
+    close(s, torch.linalg.svdvals(a), 1e-4)
+    close(u.mT @ u, torch.eye(4))
+    close(vh @ vh.mT, torch.eye(4))
+
+
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd", "gels"])
+def test_lstsq(driver):
+    torch.manual_seed(0)
+    a, b = torch.randn(6, 3), torch.randn(6, 2)
+    expected = torch.linalg.lstsq(a, b, driver=driver)
+    actual = torch.linalg.lstsq(a.to(DEVICE), b.to(DEVICE), driver=driver)
+    close(actual.solution, expected.solution, 1e-4)
+    close(actual.residuals, expected.residuals, 1e-4)
+    assert torch.equal(actual.rank.cpu(), expected.rank)
+
+
+def test_failures_say_where():
+    bad = torch.diag(torch.tensor([1.0, 2.0, -1.0, 3.0]))
+    assert torch.linalg.cholesky_ex(bad.to(DEVICE)).info.item() == 3
+    with pytest.raises(torch.linalg.LinAlgError, match="leading minor of order 3"):
+        torch.linalg.cholesky(bad.to(DEVICE))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.linalg.inv(torch.zeros(2, 2, device=DEVICE))
+    with pytest.raises(RuntimeError, match="square"):
+        torch.linalg.det(torch.zeros(2, 3, device=DEVICE))

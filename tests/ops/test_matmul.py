@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0 - Matrix products, attention and their special cases against CPU.
+import pytest
+import torch
+import torch.nn.functional as F
+from opinfo import (
+    cases,
+    check_gradients,
+    check_out,
+    check_values,
+    float_cases,
+    names,
+    op_cases,
+)
+
+DEVICE = "tpu"
+
+FAMILY = names(
+    """mm bmm addmm baddbmm addbmm addmv mv addr dot vdot matmul inner outer tensordot
+    nn.functional.linear nn.functional.bilinear"""
+)
+
+
+@pytest.mark.parametrize("op, dtype", cases(FAMILY))
+def test_values(op, dtype):
+    check_values(op, dtype)
+
+
+@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
+def test_gradients(op, dtype):
+    check_gradients(op, dtype)
+
+
+@pytest.mark.parametrize("op", op_cases(FAMILY, lambda op: op.supports_out))
+def test_out(op):
+    check_out(op)
+
+
+@pytest.mark.parametrize("name", ["addmm", "baddbmm", "addbmm"])
+def test_beta_zero_does_not_look_at_self(name):
+    shape = (2, 3, 4)
+    a, b = torch.randn(shape), torch.randn(2, 4, 3)
+    if name == "addmm":
+        a, b = a[0], b[0]
+    expected = torch.bmm(a, b).sum(0) if name == "addbmm" else a @ b
+    self = torch.full(expected.shape, float("nan"), device=DEVICE)
+    actual = getattr(torch, name)(self, a.to(DEVICE), b.to(DEVICE), beta=0)
+    torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_whole_numbers_are_exact():
+    a = torch.tensor([[2**40 + 1, -3], [5, 2**33]])
+    assert torch.equal((a.to(DEVICE) @ a.to(DEVICE)).cpu(), a @ a)
+
+
+def test_bfloat16_accumulates_in_float32():
+    ones = torch.ones(1, 4096, dtype=torch.bfloat16, device=DEVICE)
+    assert (ones @ ones.T).item() == 4096
+
+
+def test_float32_products_have_float32_precision():
+    a = torch.randn(64, 64)
+    error = (a.to(DEVICE) @ a.to(DEVICE)).cpu().double() - a.double() @ a.double()
+    assert error.abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (4, 5)), ((3,), (2, 2))])
+def test_shape_errors(shapes):
+    a, b = (torch.randn(s, device=DEVICE) for s in shapes)
+    with pytest.raises(RuntimeError, match=r"multiplied|matrix"):
+        torch.mm(a, b)
+    assert (torch.ones(2, 2, device=DEVICE) @ torch.ones(2, 2, device=DEVICE)).sum().item() == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_grouped_mm(dtype):
+    rows, inner, columns = torch.randn(37, 16), torch.randn(3, 16, 8), torch.tensor([5, 5, 37])
+    rows, inner = rows.to(dtype), inner.to(dtype)
+    offsets = columns.to(torch.int32)
+    actual = torch._grouped_mm(rows.to(DEVICE), inner.to(DEVICE), offs=offsets.to(DEVICE)).cpu()
+    parts = rows.float().tensor_split([5, 5])
+    expected = torch.cat([p @ m for p, m in zip(parts, inner.float(), strict=True)]).to(dtype)
+    torch.testing.assert_close(actual, expected)
+    # The same ranges along the contracted dimension: the gradient of the matrices.
+    left, right = torch.randn(6, 37).to(dtype), torch.randn(37, 8).to(dtype)
+    actual = torch._grouped_mm(left.to(DEVICE), right.to(DEVICE), offs=offsets.to(DEVICE)).cpu()
+    pairs = zip(left.float().split([5, 0, 32], 1), right.float().split([5, 0, 32]), strict=True)
+    torch.testing.assert_close(actual, torch.stack([a @ b for a, b in pairs]).to(dtype))
+
+
+def attention_inputs(dtype=torch.float32, heads=2, key_heads=2, queries=5, keys=7):
+    torch.manual_seed(0)
+    q = torch.randn(2, heads, queries, 8, dtype=dtype)
+    k = torch.randn(2, key_heads, keys, 8, dtype=dtype)
+    return q, k, torch.randn(2, key_heads, keys, 6, dtype=dtype)
+
+
+def attention(device, inputs, mask=None, **options):
+    leaves = [x.detach().to(device).requires_grad_() for x in inputs]
+    mask = None if mask is None else mask.to(device)
+    out = F.scaled_dot_product_attention(*leaves, mask, **options)
+    seed = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape).to(device)
+    return [x.detach().cpu() for x in (out, *torch.autograd.grad(out, leaves, seed))]
+
+
+MASKS = {
+    "none": None,
+    "bool": torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) < 0.6,
+    "row": torch.arange(5)[:, None].expand(5, 7) != 2,  # query 2 sees nothing
+    "additive": torch.randn(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)),
+    "heads": torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(1)),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention(mask, scale):
+    inputs = attention_inputs()
+    expected = attention("cpu", inputs, MASKS[mask], scale=scale)
+    actual = attention(DEVICE, inputs, MASKS[mask], scale=scale)
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_causal_and_grouped():
+    inputs = attention_inputs(heads=6, key_heads=2)
+    for options in ({"enable_gqa": True}, {"enable_gqa": True, "is_causal": True}):
+        for mine, other in zip(
+            attention(DEVICE, inputs, **options), attention("cpu", inputs, **options), strict=True
+        ):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_half_hides_the_future(dtype):
+    q, k, v = (x.to(DEVICE) for x in attention_inputs(dtype, queries=7))
+    first = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    v[:, :, 4:] = 1000
+    k[:, :, 4:] = -50
+    second = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert torch.equal(first[:, :, :4].cpu(), second[:, :, :4].cpu())
+
+
+def test_attention_dropout_keeps_the_mean_and_its_gradient():
+    torch.manual_seed(0)
+    q, k = torch.zeros(1, 1, 64, 4, device=DEVICE), torch.zeros(1, 1, 64, 4, device=DEVICE)
+    v = torch.ones(1, 1, 64, 2, device=DEVICE, requires_grad=True)
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+    assert abs(out.mean().item() - 1) < 0.05
+    assert out.std().item() > 0
+    (grad,) = torch.autograd.grad(out, v, torch.ones_like(out))
+    # The same weights were dropped on the way back.
+    assert abs(grad.sum().item() - out.sum().item()) < 1e-2
