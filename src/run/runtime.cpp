@@ -144,7 +144,7 @@ DiskCache& Runtime::disk_cache() {
 
 void Runtime::set_mode(Mode mode) {
   std::lock_guard lock(mutex_);
-  if (!window_.empty()) cut();
+  cut_for_host();
   mode_ = mode;
 }
 
@@ -274,6 +274,13 @@ void Runtime::cut() {
   window_uses_.clear();
   window_hash_ = {};
   ++window_id_;
+}
+
+// Where the host reads or waits, a loop body has one of its ends: count the body from there, so that
+// no other cut is made in its middle.
+void Runtime::cut_for_host() {
+  if (!window_.empty()) cut();
+  run_ = 0;
 }
 
 // Strict and Debug: the call is a program of its own, found through its record.
@@ -627,7 +634,7 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
   if (array->state() == Array::Pending) {
     {
       std::lock_guard lock(mutex_);
-      if (array->window == window_id_ && array->result_index >= 0) cut();
+      if (array->window == window_id_ && array->result_index >= 0) cut_for_host();
     }
     array->wait();
   }
@@ -666,7 +673,7 @@ void Runtime::drain_checks(bool wait) {
 
 uint64_t Runtime::submitted() {
   std::lock_guard lock(mutex_);
-  if (!window_.empty()) cut();
+  cut_for_host();
   return tail_.load();
 }
 

@@ -142,6 +142,7 @@ class Runtime {
   PJRT_Buffer* scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words);
   void drain_checks(bool wait);
   bool boundary(const graph::Record* record);
+  void cut_for_host();
   void submit_alone(const graph::RecordPtr& record, std::span<const ArrayPtr> inputs,
                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
                     const std::string* line);
