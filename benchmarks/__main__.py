@@ -67,7 +67,9 @@ def measure(work: str, sides: list[str], device: str, rounds: int) -> tuple[dict
         answer = workers[side].ask(do="first", work=work)
         if "error" not in answer:
             answer = workers[side].ask(do="run", steps=plan.warm, wait_each=plan.wait_each)
-        cells[side] = {"rounds": []} if "error" not in answer else answer
+        if "error" not in answer:
+            answer = workers[side].ask(do="facts")
+        cells[side] = {"rounds": [], "warm": answer} if "error" not in answer else answer
     alive = [w.process.pid for side, w in workers.items() if "error" not in cells[side]]
     neighbours = Neighbours([os.getpid(), *alive])
     for turn in range(rounds):
@@ -83,8 +85,16 @@ def measure(work: str, sides: list[str], device: str, rounds: int) -> tuple[dict
     busy = neighbours.share()
     for side in sides:
         if "error" not in cells[side]:
-            cells[side]["median"] = statistics.median(cells[side]["rounds"])
-            cells[side] |= workers[side].ask(do="end")
+            cell = cells[side]
+            cell["median"] = statistics.median(cell["rounds"])
+            warm = cell.pop("warm")
+            cell |= workers[side].ask(do="facts")
+            if "cache" in cell and "cache" in warm:
+                done, before = (
+                    cell["cache"]["programs_compiled"],
+                    warm["cache"]["programs_compiled"],
+                )
+                cell["compiled_in_rounds"] = done - before
         workers[side].close()
     return cells, busy
 

@@ -122,6 +122,14 @@ def page(results: dict) -> str:
     ]
     for work in results["works"]:
         lines.append(row(WORKS[work].title, *(time_cell(results, work, s) for s in sides)))
+    for work, cells in results["works"].items():
+        for side, cell in cells.items():
+            if cell.get("compiled_in_rounds"):
+                lines += [
+                    "",
+                    f"Not warm: {WORKS[work].title}, {SIDES[side]}: "
+                    f"{cell['compiled_in_rounds']} programs were compiled while it was measured.",
+                ]
     for work, share in results["neighbours"].items():
         if share > QUIET:
             lines += [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 - the process that runs one side of one benchmark, told what to do on its input.
-"""Reads one JSON object a line and answers with one: `first` (build and do one step), `run`, `end`.
+"""Reads one JSON object a line and answers with one: `first` (build and do one step), `run`, `facts`.
 
 One process for each side and piece of work, so that peak memory is that work's own and a crash costs
 one cell of the table.
@@ -60,7 +60,7 @@ class Worker:
     def first(self, name):
         self.step = self.build(name)
         self.wait(self.step())
-        return self.end()
+        return self.told()
 
     def run(self, steps, wait_each):
         """Seconds a step."""
@@ -73,7 +73,7 @@ class Worker:
         self.wait(result)
         return (time.perf_counter() - start) / steps
 
-    def end(self):
+    def told(self):
         return {"peak_mib": peak_mib(), "imported_mib": self.imported_mib, **self.facts()}
 
 
@@ -96,7 +96,7 @@ def main(side: str, device: str) -> None:
             elif order["do"] == "run":
                 answer({"seconds": worker.run(order["steps"], order["wait_each"])})
             else:
-                answer(worker.end())
+                answer(worker.told())
         except Exception as error:  # the table says what went wrong, the other sides go on
             import traceback
 
