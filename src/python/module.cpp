@@ -6,6 +6,7 @@
 #include <frameobject.h>
 
 #include "src/pjrt/plugin.h"
+#include "src/pjrt/topology.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/kernel.h"
@@ -149,6 +150,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     std::lock_guard lock(mutex);
     observing = on;
     return std::exchange(*texts, {});
+  });
+  // Compiles StableHLO text for TPUs that are not here; raises what the compiler says.
+  m.def("_compile_for_topology", [](const std::string& text, const std::string& name) {
+    py::gil_scoped_release release;
+    tensor::guard([&] {
+      std::string path = pjrt::Plugin::find("libtpu");
+      TORCH_CHECK(!path.empty(), "libtpu is not installed; `pip install libtpu` gives the compiler for TPUs");
+      static std::mutex mutex;
+      static auto* topologies = new std::map<std::string, pjrt::Topology>;
+      std::lock_guard lock(mutex);
+      auto found = topologies->find(name);
+      if (found == topologies->end())
+        found = topologies->emplace(name, pjrt::Topology::create(pjrt::Plugin::load(path), name)).first;
+      found->second.compile(text);
+    });
   });
   bind_device(m);
 }
