@@ -27,4 +27,11 @@ TPU_POINTWISE("aten::zero(Tensor self) -> Tensor") {
   return {hlo::zeros(c.builder(), {self.dtype, self.sizes})};
 }
 
+// What autograd takes for a gradient that is known to be zero.
+TPU_OP(
+    "aten::_efficientzerotensor(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, "
+    "Device? device=None, bool? pin_memory=None) -> Tensor") {
+  return {hlo::zeros(c.builder(), {c.dtype("dtype").value_or(c.default_float()), c.ints("size")})};
+}
+
 }  // namespace torch_tpu::ops

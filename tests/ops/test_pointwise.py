@@ -2,6 +2,7 @@
 import pytest
 import torch
 from opinfo import (
+    Tolerance,
     cases,
     check_errors,
     check_gradients,
@@ -50,9 +51,13 @@ def test_values(op, dtype):
     check_values(op, dtype)
 
 
+# The slope of erfinv is steep: a last digit of the value is several of the gradient's.
+GRADIENT_TOLERANCE = {"erfinv": Tolerance(rtol=2e-5, atol=1e-5)}
+
+
 @pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
 def test_gradients(op, dtype):
-    check_gradients(op, dtype)
+    check_gradients(op, dtype, GRADIENT_TOLERANCE.get(op.name))
 
 
 @pytest.mark.parametrize("op", op_cases(FAMILY, lambda op: op.supports_out))
@@ -76,13 +81,13 @@ NAN, INF = float("nan"), float("inf")
 EDGES = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e30, INF, -INF, NAN]
 
 
-def same(fn, *tensors, **tolerance):
-    """fn of these CPU tensors gives the same on both devices, with the signs of zeros."""
+def same(fn, *tensors, zeros=True, **tolerance):
+    """fn of these CPU tensors gives the same on both devices, with the signs of zeros if `zeros`."""
     expected = fn(*tensors)
     actual = fn(*(x.to("tpu") for x in tensors)).cpu()
     limits = {"rtol": 0, "atol": 0, **tolerance}
     torch.testing.assert_close(actual, expected, equal_nan=True, **limits)
-    if expected.is_floating_point():
+    if zeros and expected.is_floating_point():
         torch.testing.assert_close(
             actual.signbit() | actual.isnan(), expected.signbit() | expected.isnan()
         )
@@ -96,7 +101,7 @@ def same(fn, *tensors, **tolerance):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_special_values_of_exact_functions(name, dtype):
-    same(getattr(torch, name), torch.tensor(EDGES, dtype=dtype))
+    same(getattr(torch, name), torch.tensor(EDGES, dtype=dtype), zeros=name != "relu")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,10 @@ def test_special_values_of_exact_functions(name, dtype):
 )
 def test_special_values_of_two_arguments(name):
     x = torch.tensor(EDGES)
-    same(getattr(torch, name), x[:, None], x[None, :])
+    # Which zero is larger is left to the device.
+    same(
+        getattr(torch, name), x[:, None], x[None, :], zeros="max" not in name and "min" not in name
+    )
 
 
 def test_bounds_keep_nan():
@@ -155,14 +163,21 @@ def test_division_of_whole_numbers_by_zero_does_not_stop_the_device():
     assert (x + 1).tolist() == [1, 2, 3, 4]
 
 
-def test_half_types_round_once():
-    x = torch.linspace(-3, 3, 301)
-    for dtype in (torch.float16, torch.bfloat16):
-        h = x.to(dtype)
-        same(lambda h: h * 0.1 + h, h)
-        same(lambda h: torch.add(h, h, alpha=0.3), h)
-        same(lambda h: torch.addcmul(h, h, h, value=0.3), h)
-        same(lambda h: torch.nn.functional.gelu(h), h, rtol=1e-2, atol=1e-3)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * 0.1,
+        lambda x: torch.add(x, x, alpha=0.3),
+        lambda x: torch.addcmul(x, x, x, value=0.3),
+        lambda x: torch.lerp(x, -x, 0.3),
+        lambda x: x / 3,
+    ],
+    ids=["mul", "add", "addcmul", "lerp", "div"],
+)
+def test_half_types_are_computed_in_float32_and_rounded_once(fn, dtype):
+    x = torch.linspace(-3, 3, 301).to(dtype)
+    assert torch.equal(fn(x.to("tpu")).cpu(), fn(x.float()).to(dtype))
 
 
 def test_types_of_results():
@@ -176,7 +191,6 @@ def test_types_of_results():
         lambda h, w: torch.where(w > 0, w, 1.5),
         lambda h, w: w.exp(),
         lambda h, w: h < 1,
-        lambda h, w: h * 1j,
     ):
         same(fn, half, whole)
 
@@ -196,10 +210,10 @@ def test_scalars_and_empty_tensors(shape):
 def test_new_numbers_do_not_compile():
     x = torch.ones(3, device="tpu")
     (x * 0.25 + 1.5).cpu()
-    before = torch.tpu.cache_stats()["compilations"]
+    before = torch.tpu.cache_stats()["programs_compiled"]
     for i in range(5):
         (x * (0.3 + i) + i / 7).cpu()
-    assert torch.tpu.cache_stats()["compilations"] == before
+    assert torch.tpu.cache_stats()["programs_compiled"] == before
 
 
 def test_powers_of_every_exponent():
