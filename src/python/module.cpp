@@ -5,6 +5,8 @@
 
 #include <frameobject.h>
 
+#include <cstring>
+
 #include "src/pjrt/plugin.h"
 #include "src/pjrt/topology.h"
 #include "src/run/runtime.h"
@@ -20,13 +22,35 @@ void bind_device(py::module_& m);  // device_bindings.cpp
 
 namespace {
 
-// Where in Python the running operator was called: "file.py:12". Strings are made once per line.
+// Where PyTorch's own Python files are, with a slash at the end.
+std::string& torch_folder() {
+  static auto* folder = new std::string;
+  return *folder;
+}
+
+bool inside_torch(PyCodeObject* code) {
+  const std::string& folder = torch_folder();
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0;
+}
+
+// Where in Python the running operator was called: "file.py:12", the innermost line that is not
+// PyTorch's own (a line of torch.nn.functional tells a user little). Strings are made once per line.
 const std::string* python_line() {
   if (!Py_IsInitialized()) return nullptr;
   py::gil_scoped_acquire gil;
   PyFrameObject* frame = PyEval_GetFrame();
   if (frame == nullptr) return nullptr;
+  Py_INCREF(frame);
   PyCodeObject* code = PyFrame_GetCode(frame);
+  while (inside_torch(code)) {
+    PyFrameObject* caller = PyFrame_GetBack(frame);
+    if (caller == nullptr) break;
+    Py_DECREF(frame);
+    Py_DECREF(code);
+    frame = caller;
+    code = PyFrame_GetCode(frame);
+  }
   int line = PyFrame_GetLineNumber(frame);
   static auto* lines = new std::map<std::pair<PyCodeObject*, int>, const std::string*>;
   const std::string*& text = (*lines)[{code, line}];
@@ -35,6 +59,7 @@ const std::string* python_line() {
     text = new std::string(std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(line));
   }
   Py_DECREF(code);
+  Py_DECREF(frame);
   return text;
 }
 
@@ -87,6 +112,8 @@ bool run_decomposition(const std::string& op, torch::jit::Stack& stack) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "C++ part of torch_tpu; private.";
   tensor::register_operators();
+  auto init_file = py::module_::import("torch").attr("__file__").cast<std::string>();
+  torch_folder() = init_file.substr(0, init_file.rfind('/') + 1);
   tensor::set_line_source(&python_line);
   tensor::set_decomposer(&run_decomposition);
   m.def("_set_plugin_search_paths", &pjrt::Plugin::set_search_paths);
