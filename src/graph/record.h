@@ -80,8 +80,9 @@ struct Record {
   bool has_host_kernels = false;
   // Makes the same call's function for another platform (values of run-time inputs do not matter).
   std::function<std::shared_ptr<Record>(Platform)> retrace;
-  // The run layer's handle on the program of this call alone.
+  // The run layer's own: the program of this call alone, and when it was last part of a window.
   mutable std::shared_ptr<void> program;
+  mutable uint64_t last_position = 0;
 };
 using RecordPtr = std::shared_ptr<const Record>;
 

@@ -115,6 +115,11 @@ void Program::compiled(pjrt::Executable executable) {
   state_.notify_all();
 }
 
+void Program::unload() {
+  executable_.reset();
+  state_.store(Unloaded, std::memory_order_release);
+}
+
 void Program::broken(std::string error) {
   error_ = std::move(error);
   state_.store(Broken, std::memory_order_release);

@@ -29,7 +29,12 @@ struct ScalarPack {
 
 class Program {
  public:
-  enum State : uint32_t { Waiting, Compiled, Broken };
+  enum State : uint32_t {
+    Waiting,   // for a compile thread
+    Compiled,
+    Broken,
+    Unloaded,  // its executable was dropped to bound memory; made again (from disk) at next use
+  };
 
   // `live`: numbers of the results that leave the program.
   Program(graph::Key key, std::vector<ProgramNode> nodes, std::vector<hlo::Type> inputs,
@@ -55,6 +60,10 @@ class Program {
   void wait() const { state_.wait(Waiting, std::memory_order_acquire); }
   void compiled(pjrt::Executable executable);
   void broken(std::string error);
+  // Both only in the execution thread.
+  void unload();
+  void reload() { state_.store(Waiting, std::memory_order_release); }
+  uint64_t last_run = 0;  // the execution thread's count of programs run
   const pjrt::Executable& executable() const { return *executable_; }
   const std::string& error() const { return error_; }
 

@@ -127,6 +127,8 @@ void Runtime::start() {
     auto stats = client_->memory_stats(device_);
     memory_limit_ = stats && stats->bytes_limit > 0 ? stats->bytes_limit : physical_memory();
   }
+  if (const char* n = std::getenv("TORCH_TPU_MAX_EXECUTABLES"); n != nullptr && std::atoll(n) > 0)
+    max_executables_ = static_cast<size_t>(std::atoll(n));
   for (int i = 0; i < 2; ++i) compile_threads_.emplace_back([this] { compile_loop(); });
   execute_thread_ = std::thread([this] { execute_loop(); });
   initialized_.store(true, std::memory_order_release);
@@ -216,13 +218,12 @@ bool Runtime::boundary(const Record* record) {
       at_end = window_.size() % period_ != 0 || (bodies + 1) * period_ > kWindow;
     }
   } else {
-    auto seen = last_seen_.find(record);
-    period_ = seen != last_seen_.end() && p - seen->second < kHistory ? p - seen->second : 0;
+    uint64_t seen = record->last_position;  // 0: never
+    period_ = seen != 0 && p - seen < kHistory ? p - seen : 0;
     run_ = period_ == 0 ? 0 : 1;
     at_end = false;
-    if (last_seen_.size() > 4 * kHistory) last_seen_.clear();
   }
-  last_seen_[record] = p;
+  record->last_position = p;
   history_[p % kHistory] = record;
   return at_end;
 }
@@ -531,14 +532,37 @@ PJRT_Buffer* Runtime::scalar_buffer(hlo::DType dtype, const std::vector<uint64_t
       .first->second.raw();
 }
 
+// Bounds the executables in memory: drops the quarter that was not run for longest. They come back
+// from disk in about a millisecond.
+void Runtime::bound_executables() {
+  std::vector<std::shared_ptr<Program>> loaded;
+  {
+    std::lock_guard lock(programs_mutex_);
+    for (auto& [key, program] : programs_)
+      if (program->state() == Program::Compiled && program->last_run != 0) loaded.push_back(program);
+  }
+  if (loaded.size() <= max_executables_) return;
+  auto middle = loaded.begin() + static_cast<std::ptrdiff_t>(loaded.size() / 4);
+  std::nth_element(loaded.begin(), middle, loaded.end(),
+                   [](const auto& a, const auto& b) { return a->last_run < b->last_run; });
+  for (auto it = loaded.begin(); it != middle; ++it) (*it)->unload();
+}
+
 void Runtime::execute(Invocation& inv) {
   Program& program = *inv.program;
   auto fail = [&](std::string message) {
     auto error = std::make_shared<const std::string>(std::move(message));
     for (ArrayPtr& out : inv.outputs) out->set_error(error);
   };
+  if (program.state() == Program::Unloaded) {
+    program.reload();
+    enqueue_compile(inv.program);
+  }
+  program.last_run = ++runs_;
   if (program.state() == Program::Waiting) {
     auto begin = Clock::now();
+    // A new program: the moment to look whether there are too many.
+    if (++new_programs_ % 256 == 0) bound_executables();
     while (program.state() == Program::Waiting && !stopping_) program.wait();
     wait_ns_.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
   }

@@ -139,6 +139,7 @@ class Runtime {
   void publish();
   void execute_loop();
   void execute(Invocation& invocation);
+  void bound_executables();
   PJRT_Buffer* scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words);
   void drain_checks(bool wait);
   bool boundary(const graph::Record* record);
@@ -168,8 +169,7 @@ class Runtime {
   graph::KeyHasher window_hash_;
   // Detection of repeated sequences.
   std::vector<const graph::Record*> history_;
-  std::unordered_map<const graph::Record*, uint64_t> last_seen_;
-  uint64_t position_ = 0, period_ = 0, run_ = 0;
+  uint64_t position_ = 1, period_ = 0, run_ = 0;
 
   // Programs by key.
   std::mutex programs_mutex_;
@@ -199,6 +199,8 @@ class Runtime {
   std::vector<uint64_t> pack_words_;
   std::unordered_map<graph::Key, pjrt::Buffer, graph::KeyHash> scalar_cache_;
   std::vector<pjrt::Buffer> scalar_once_;
+  uint64_t runs_ = 0, new_programs_ = 0;
+  size_t max_executables_ = 4096;  // TORCH_TPU_MAX_EXECUTABLES
 
   std::mutex checks_mutex_;
   std::deque<PendingCheck> checks_;

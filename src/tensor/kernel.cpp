@@ -747,7 +747,8 @@ void OpKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch
 // ---- capture -----------------------------------------------------------------------------------
 
 namespace {
-thread_local Capture* current_capture = nullptr;
+// Looked at by every call: a direct load instead of a call into the dynamic linker.
+__attribute__((tls_model("initial-exec"))) thread_local Capture* current_capture = nullptr;
 }
 
 Capture* Capture::current() { return current_capture; }

@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <atomic>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "src/run/runtime.h"
@@ -78,8 +80,21 @@ namespace {
 // process can map.
 constexpr int kAddressBits = 40;
 
+// Held for a few instructions only, once or twice an op: a mutex would cost more than the work.
+class SpinLock {
+ public:
+  void lock() {
+    while (flag_.exchange(true, std::memory_order_acquire))
+      while (flag_.load(std::memory_order_relaxed)) std::this_thread::yield();
+  }
+  void unlock() { flag_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> flag_{false};
+};
+
 struct SlotTable {
-  std::mutex mutex;
+  SpinLock mutex;
   std::vector<Slot*> slots{nullptr};  // number 0 is not used: addresses are not null
   std::vector<uint32_t> free;
 };
