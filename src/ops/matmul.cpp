@@ -213,6 +213,27 @@ TPU_OP("aten::dot(Tensor self, Tensor tensor) -> Tensor") {
 // sum conj(self) other
 TPU_OP("aten::vdot(Tensor self, Tensor other) -> Tensor") { return {vector_dot(c, "other", true)}; }
 
+// The three, each with dimensions of size 1 put in where its `expand` says, multiplied and summed
+// over `sumdim`. (unroll_dim only says how PyTorch's own kernel goes about it.)
+TPU_OP(
+    "aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] "
+    "expand3, int[] sumdim, int unroll_dim=1) -> Tensor") {
+  const DType dtype = c.dtype_of("i1");
+  const auto expanded = [&](const char* name, const char* at) {
+    Value x = c.tensor(name, hlo::opmath(dtype));
+    Dims dims = c.ints(at);
+    const auto rank = static_cast<int64_t>(c.meta(name).sizes.size() + dims.size());
+    for (int64_t d : dims) x = hlo::unsqueeze(x, c.wrap(d, rank));
+    return x;
+  };
+  Value product = expanded("i1", "expand1") * expanded("i3", "expand3") * expanded("i2", "expand2");
+  const Dims summed = c.ints("sumdim");
+  if (!summed.empty()) {
+    product = hlo::reduce(product, c.reduce_dims("sumdim", product.rank()), hlo::Reduce::Add);
+  }
+  return {hlo::convert(product, dtype)};
+}
+
 // int8 x int8, accumulated in int32
 TPU_OP("aten::_int_mm(Tensor self, Tensor mat2) -> Tensor") {
   check_matrices(c, "self", "mat2");

@@ -403,6 +403,12 @@ void register_operators() {
         form = Variant::Functional;  // an entry for this very schema states its writes itself
       } else if (writes) {
         base = functional_of(schema, functional, in_place);
+        // as_strided_ changes the tensor's metadata, which PyTorch's own kernel does.
+        const auto is_view = [](const c10::Argument& a) { return a.alias_info() != nullptr; };
+        if (in_place && base != nullptr &&
+            std::any_of(base->arguments().begin(), base->arguments().end(), is_view)) {
+          continue;
+        }
         if (base != nullptr) entry = table.find(base->name(), base->overload_name());
       }
     }

@@ -24,7 +24,9 @@ LIMITS = {
     "op, dtype", cases(FAMILY + SPECTRA, (torch.float32, torch.float64, torch.complex64))
 )
 def test_values(op, dtype):
-    check_values(op, dtype, LIMITS[dtype])
+    # Squaring multiplies the errors of exponentials.
+    loose = op.name == "matrix_exp" and dtype == torch.float32
+    check_values(op, dtype, Tolerance(1e-2, 1e-3) if loose else LIMITS[dtype])
 
 
 @pytest.mark.parametrize("op, dtype", float_cases(FAMILY, torch.float64))
