@@ -277,11 +277,11 @@ void Runtime::cut() {
   ++window_id_;
 }
 
-// Where the host reads or waits, a loop body has one of its ends: count the body from there, so that
-// no other cut is made in its middle.
+// Where the host reads or waits, a loop body has one of its ends: it is looked for anew from there, so
+// that no other cut is made in its middle, and the cuts depend on one earlier body only.
 void Runtime::cut_for_host() {
   if (!window_.empty()) cut();
-  run_ = 0;
+  period_ = run_ = 0;
 }
 
 // Strict and Debug: the call is a program of its own, found through its record.
