@@ -276,12 +276,14 @@ Value tally(const Value& bin, int64_t bins, const Value& weights, DType result) 
 }
 
 // bins of equal width over [min, max], the last one closed; what is outside does not count.
+// Integers count too, as on CUDA: mixture-of-experts layers count their tokens so.
 TPU_OP("aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor") {
   DType result = c.dtype_of("self");
-  c.check_supported(hlo::is_floating(result), "not implemented for '", result, "'");
+  c.check_supported(hlo::is_floating(result) || hlo::is_integer(result), "not implemented for '",
+                    result, "'");
   int64_t bins = c.integer("bins");
   c.check(bins > 0, "bins must be > 0, but got ", bins, " for dimension 0");
-  DType compute = hlo::opmath(result);
+  DType compute = hlo::is_floating(result) ? hlo::opmath(result) : DType::F64;
   Value x = c.tensor("self", compute);
   x = hlo::reshape(x, {x.elements()});
   Value low = c.scalar("min", compute), high = c.scalar("max", compute);

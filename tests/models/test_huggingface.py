@@ -313,7 +313,9 @@ def test_unet_channels_last_gradients():
         out = model(x, steps.to(device)).sample
         out.square().mean().backward()
         results.append(
-            {"out": out.detach().cpu()} | {n: p.grad.cpu() for n, p in model.named_parameters()}
+            {"out": out.detach().cpu()}
+            # A copy: moving the model moves the gradients it holds, wherever else they are held.
+            | {n: p.grad.cpu().clone() for n, p in model.named_parameters()}
         )
     for name, theirs in results[0].items():
         torch.testing.assert_close(
