@@ -213,6 +213,49 @@ def test_custom_ops_for_the_device():
         shift(torch.ones(2), 3.0)
 
 
+# ---- torch.compile ----
+
+
+@pytest.mark.parametrize("mode", list(tpu.EagerMode), ids=lambda m: m.name)
+def test_the_dynamo_backend_named_tpu(mode):
+    torch._dynamo.reset()
+
+    @torch.compile(backend="tpu", dynamic=False, fullgraph=True)
+    def step(x, cache):
+        cache.add_(1)
+        return torch.nn.functional.gelu(x @ cache) * 0.5
+
+    with tpu.eager_mode(mode):
+        x, cache = torch.ones(2, 3, device="tpu"), torch.zeros(3, 3, device="tpu")
+        for _ in range(3):
+            y = step(x, cache)
+        assert cache.sum().item() == 27
+        torch.testing.assert_close(y.cpu(), torch.nn.functional.gelu(torch.full((2, 3), 9.0)) * 0.5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # captured, and once
+
+
+def test_gradients_through_a_compiled_function():
+    @torch.compile(backend="tpu", dynamic=False)
+    def f(x):
+        return (x * x).sum()
+
+    x = torch.arange(3.0, device="tpu", requires_grad=True)
+    f(x).backward()
+    assert x.grad.tolist() == [0, 2, 4]
+
+
+def test_dynamo_knows_the_device_as_ours():
+    code = """
+import torch
+torch.compile(lambda x: x + 1, backend="tpu")(torch.ones(1, device="tpu"))
+from torch._dynamo.device_interface import get_interface_for_device
+i = get_interface_for_device("tpu")
+print(i.__module__, i.is_available(), i.device_count(), i.is_dtype_supported(torch.float64),
+      get_interface_for_device("cpu").__module__)
+"""
+    assert python(code) == "torch_tpu.compile True 1 True torch._dynamo.device_interface"
+
+
 # ---- names ----
 
 
