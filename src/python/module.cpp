@@ -115,6 +115,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   auto init_file = py::module_::import("torch").attr("__file__").cast<std::string>();
   torch_folder() = init_file.substr(0, init_file.rfind('/') + 1);
   tensor::set_line_source(&python_line);
+  tensor::set_gil_hooks(
+      []() -> void* {
+        return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+      },
+      [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
   tensor::set_decomposer(&run_decomposition);
   m.def("_set_plugin_search_paths", &pjrt::Plugin::set_search_paths);
   m.def("_synchronize", [] {

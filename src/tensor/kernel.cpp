@@ -25,6 +25,8 @@ using run::Runtime;
 namespace {
 
 const std::string* (*line_source)() = nullptr;
+void* (*release_gil)() = nullptr;
+void (*restore_gil)(void*) = nullptr;
 
 Number to_number(const c10::Scalar& s) {
   Number n;
@@ -79,6 +81,10 @@ class Words {
 }  // namespace
 
 void set_line_source(const std::string* (*source)()) { line_source = source; }
+void set_gil_hooks(void* (*release)(), void (*restore)(void*)) {
+  release_gil = release;
+  restore_gil = restore;
+}
 
 graph::TraceOptions trace_options() {
   graph::TraceOptions o;
@@ -475,7 +481,14 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
                                                std::unique_lock<std::mutex>& lock,
                                                const std::string*& line) {
   static std::recursive_mutex tracing;
-  std::lock_guard one_at_a_time(tracing);
+  std::unique_lock one_at_a_time(tracing, std::try_to_lock);
+  if (!one_at_a_time.owns_lock()) {
+    // The thread that traces may need the GIL (a decomposition is Python), so it is not kept while
+    // waiting for it.
+    void* gil = release_gil != nullptr ? release_gil() : nullptr;
+    one_at_a_time.lock();
+    if (gil != nullptr) restore_gil(gil);
+  }
   graph::Variant variant = variant_;
   if (variant_.form == graph::Variant::Out) prepare_outs(variant, args, lock);
   graph::TraceOptions options = trace_options();

@@ -69,6 +69,9 @@ graph::TraceOptions trace_options();
 
 // Where in Python the running call was made ("file.py:12"), or null; set by the Python layer.
 void set_line_source(const std::string* (*source)());
+// Lets go of the GIL if this thread holds it (null otherwise), and takes it back; set by the Python
+// layer.
+void set_gil_hooks(void* (*release)(), void (*restore)(void*));
 
 // ---- Capture: op calls are recorded into a function instead of being submitted -----------------
 // While one is open on this thread, tensors made by device operators are placeholders.
