@@ -40,8 +40,7 @@ Value swapped(const Value& x) {
   return hlo::transpose(x, order);
 }
 
-// ---- StableHLO's convolution
-// ---------------------------------------------------------------------
+// ---- StableHLO's convolution --------------------------------------------------------------------
 
 hlo::ConvDims plain_dims(int64_t axes) {
   const Dims spatial = counting(axes, 2);
@@ -104,8 +103,7 @@ Value native_grad_weight(Call& c, const Geometry& g, const Value& gy, const Valu
   return hlo::convolution(x, gy, dims, config, hlo::opmath(x.dtype()));
 }
 
-// ---- products of matrices
-// ------------------------------------------------------------------------
+// ---- products of matrices -----------------------------------------------------------------------
 
 // Positions in the tiled form [a, b, out1, k1, out2, k2...] ordered as [a, k..., b, out...].
 Dims tile_order(int64_t axes) {
@@ -254,8 +252,7 @@ Value matrix_grad_weight(Call& c, const Geometry& g, const Value& gy, const Valu
   return hlo::reshape(gw, join({{g.outputs, g.inputs / g.groups}, g.kernel}));
 }
 
-// ---- the choice
-// ----------------------------------------------------------------------------------
+// ---- the choice ---------------------------------------------------------------------------------
 
 constexpr int64_t kMostTaps = 128;     // beyond, one slice a tap makes programs too long
 constexpr int64_t kManyPixels = 1024;  // from here on XLA's own float32 convolution is the faster
@@ -281,8 +278,7 @@ Value grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
   return matrices ? matrix_grad_weight(c, g, gy, x) : native_grad_weight(c, g, gy, x);
 }
 
-// ---- arguments
-// -----------------------------------------------------------------------------------
+// ---- arguments ----------------------------------------------------------------------------------
 
 // The ordinary convolution behind the call: of "input" if not transposed, else the one whose
 // input's gradient the call computes.
@@ -334,6 +330,12 @@ Geometry geometry(const Call& c) {
   return g;
 }
 
+// Products of halves are exact in float32, which is what XLA's CPU plugin is fast at.
+Value operand(Call& c, const char* name) {
+  const DType dtype = c.dtype_of("input");
+  return c.tensor(name, c.platform() == Platform::Cpu ? hlo::opmath(dtype) : dtype);
+}
+
 }  // namespace
 
 // y[n, o] = bias[o] + sum over channels and taps of weight[o] * windows of x[n]
@@ -344,7 +346,7 @@ TPU_OP(
   const Geometry g = geometry(c);
   const DType dtype = c.dtype_of("input");
   reject_bool(c, dtype);
-  Value x = c.tensor("input"), w = c.tensor("weight");
+  Value x = operand(c, "input"), w = operand(c, "weight");
   Value y = c.flag("transposed") ? grad_input(c, g, x, w) : forward(c, g, x, w);
   if (c.has("bias")) {
     c.check(c.dtype_of("bias") == dtype, "Input type (", dtype, ") and bias type (",
@@ -366,10 +368,10 @@ TPU_OP(
   const DType dtype = c.dtype_of("input");
   const Dims mask = c.ints("output_mask");
   const bool is_transposed = c.flag("transposed");
-  Value gy = c.tensor("grad_output", dtype);
+  Value gy = operand(c, "grad_output");
   Values results(3);
   if (mask[0]) {
-    Value w = c.tensor("weight");
+    Value w = operand(c, "weight");
     Value gx = is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
     if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
       make_channels_last(c, 0, gx.dims());
@@ -377,7 +379,7 @@ TPU_OP(
     results[0] = hlo::convert(gx, dtype);
   }
   if (mask[1]) {
-    Value x = c.tensor("input");
+    Value x = operand(c, "input");
     Value gw = is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
     keep_channels_last(c, 1, gw.dims(), c.meta("weight"));
     results[1] = hlo::convert(gw, dtype);

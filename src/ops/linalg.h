@@ -42,8 +42,7 @@ Values repeat(hlo::Builder& b, int64_t count, Values state,
               bool downwards = false);
 double epsilon(DType dtype);
 
-// ---- factorizations
-// ------------------------------------------------------------------------------
+// ---- factorizations -----------------------------------------------------------------------------
 struct Lu {
   Value lu;      // [batch, m, n]
   Value pivots;  // S32, one-based, [batch, min(m, n)]

@@ -159,8 +159,7 @@ Values avg_pool_backward(Call& c, int64_t axes) {
   return {hlo::convert(result, self.dtype)};
 }
 
-// ---- adaptive
-// ------------------------------------------------------------------------------------
+// ---- adaptive -----------------------------------------------------------------------------------
 
 // Sums over ranges [begin(o), end(o)) along one axis.
 Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& end) {
