@@ -36,6 +36,38 @@ uint64_t nanoseconds_since(Clock::time_point t) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - t).count());
 }
 
+// TORCH_TPU_LOG=cache: a line for each program that was not in memory.
+bool log_cache() {
+  static const bool on = [] {
+    const char* v = std::getenv("TORCH_TPU_LOG");
+    return v != nullptr && std::string_view(v).find("cache") != std::string_view::npos;
+  }();
+  return on;
+}
+
+// "aten::add.Tensor, aten::mul.Tensor, ... (64 calls)"
+std::string describe(const Program& program, size_t limit) {
+  std::string ops;
+  for (const ProgramNode& n : program.nodes()) {
+    if (ops.size() > limit) {
+      ops += ", ...";
+      break;
+    }
+    if (!ops.empty()) ops += ", ";
+    ops += n.record->op;
+  }
+  if (program.nodes().size() > 1) ops += " (" + std::to_string(program.nodes().size()) + " calls)";
+  return ops;
+}
+
+void log_program(const Program& program, const char* what, double seconds) {
+  if (!log_cache()) return;
+  std::string inputs;
+  for (const hlo::Type& t : program.inputs()) inputs += " " + t.str().substr(6);
+  std::fprintf(stderr, "[torch_tpu] %s in %.1f ms: %s, inputs%s, key %s\n", what, seconds * 1e3,
+               describe(program, 160).c_str(), inputs.c_str(), program.key().hex().c_str());
+}
+
 int64_t physical_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
@@ -382,16 +414,7 @@ void Runtime::compile_loop() {
     try {
       compile(*program);
     } catch (const std::exception& e) {
-      std::string ops;
-      for (const ProgramNode& n : program->nodes()) {
-        if (!ops.empty()) ops += ", ";
-        ops += n.record->op;
-        if (ops.size() > 200) {
-          ops += ", ...";
-          break;
-        }
-      }
-      program->broken("the compiler refused the program of " + ops + ": " + e.what());
+      program->broken("the compiler refused the program of " + describe(*program, 200) + ": " + e.what());
     }
   }
 }
@@ -420,6 +443,7 @@ void Runtime::compile(Program& program) {
   if (auto bytes = disk_->read(key, identity)) {
     try {
       pjrt::Executable loaded = client_->load(*bytes);
+      log_program(program, "loaded", seconds_since(begin));
       std::lock_guard lock(stats_mutex_);
       ++stats_.disk_hits;
       stats_.load_seconds += seconds_since(begin);
@@ -431,6 +455,7 @@ void Runtime::compile(Program& program) {
   }
   begin = Clock::now();
   pjrt::Executable made = client_->compile(text, options);
+  log_program(program, "compiled", seconds_since(begin));
   {
     std::lock_guard lock(stats_mutex_);
     ++stats_.compiled;
@@ -621,13 +646,7 @@ void Runtime::execute(Invocation& inv) {
     }
   } catch (const std::exception& e) {
     scalar_once_.clear();
-    std::string ops;
-    for (const ProgramNode& n : program.nodes()) {
-      if (ops.size() > 100) break;
-      if (!ops.empty()) ops += ", ";
-      ops += n.record->op;
-    }
-    fail("running " + ops + " failed: " + e.what());
+    fail("running " + describe(program, 100) + " failed: " + e.what());
   }
   programs_run_.fetch_add(1, std::memory_order_relaxed);
   run_ns_.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
