@@ -219,6 +219,7 @@ def test_custom_ops_for_the_device():
 @pytest.mark.parametrize("mode", list(tpu.EagerMode), ids=lambda m: m.name)
 def test_the_dynamo_backend_named_tpu(mode):
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
 
     @torch.compile(backend="tpu", dynamic=False, fullgraph=True)
     def step(x, cache):
