@@ -162,10 +162,14 @@ TPU_OP("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor")
 // Taylor's series of degree 19 after halving until the norm is small, then repeated squaring. The
 // norms are those below which degree 18 is exact to rounding (Bader, Blanes, Casas 2019).
 TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {
-  check_matrix(c, "self", true);
+  const TensorArg& self = c.meta("self");
+  c.check(hlo::is_floating(self.dtype) || hlo::is_complex(self.dtype),
+          "Expected a floating point or complex tensor as input. Got ", self.dtype);
+  c.check(self.rank() >= 2 && self.sizes[self.rank() - 1] == self.sizes[self.rank() - 2],
+          "self must be batches of square matrices, got ", self.sizes);
   hlo::Builder& b = c.builder();
-  const Dims batch = batch_dims(c.meta("self").sizes);
-  Value a = flat_batch(c.tensor("self"));
+  const Dims batch = batch_dims(self.sizes);
+  Value a = flat_batch(c.tensor("self", hlo::opmath(self.dtype)));
   const DType dtype = a.dtype(), real = hlo::real_of(dtype);
   const int64_t n = a.dim(1);
   if (a.elements() == 0) return {c.tensor("self")};
@@ -197,7 +201,7 @@ TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {
     sum = sum ? matrix_product(c, sum, a4) + part : part;
   }
   Value result = repeated(sum, [&](const Value& x) { return matrix_product(c, x, x); });
-  return {with_batch(result, batch)};
+  return {hlo::convert(with_batch(result, batch), self.dtype)};
 }
 
 }  // namespace torch_tpu::ops
