@@ -184,7 +184,7 @@ void Runtime::set_mode(Mode mode) {
 
 // ---- submit and cut ----------------------------------------------------------------------------
 
-void Runtime::submit(const RecordPtr& record, std::span<const ArrayPtr> inputs,
+void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
                      std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
                      const std::string* line) {
   require_usable();
@@ -203,7 +203,7 @@ void Runtime::submit(const RecordPtr& record, std::span<const ArrayPtr> inputs,
   node.first_scalar = static_cast<uint32_t>(window_scalars_.size());
   node.line = line;
   window_hash_.word(r.key.lo);
-  for (const ArrayPtr& in : inputs) {
+  for (ArrayPtr& in : inputs) {
     Array& a = *in;
     int32_t code;
     if (a.window == window_id_ && a.result_index >= 0) {
@@ -214,7 +214,7 @@ void Runtime::submit(const RecordPtr& record, std::span<const ArrayPtr> inputs,
         a.window = window_id_;
         a.result_index = -1;
         a.input_index = static_cast<int32_t>(window_inputs_.size());
-        window_inputs_.push_back(in);
+        window_inputs_.push_back(std::move(in));
       }
       code = ~a.input_index;
     }
@@ -317,7 +317,7 @@ void Runtime::cut_for_host() {
 }
 
 // Strict and Debug: the call is a program of its own, found through its record.
-void Runtime::submit_alone(const RecordPtr& record, std::span<const ArrayPtr> inputs,
+void Runtime::submit_alone(const RecordPtr& record, std::span<ArrayPtr> inputs,
                            std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
                            const std::string* line) {
   if (!window_.empty()) cut();
@@ -347,7 +347,7 @@ void Runtime::submit_alone(const RecordPtr& record, std::span<const ArrayPtr> in
   if (program->output_count() == 0) return;
   Invocation& inv = next_invocation();
   inv.program = std::move(program);
-  inv.inputs.assign(inputs.begin(), inputs.end());
+  inv.inputs.assign(std::make_move_iterator(inputs.begin()), std::make_move_iterator(inputs.end()));
   inv.scalars.assign(scalars.begin(), scalars.end());
   for (size_t i = 0; i < results.size(); ++i)
     if (static_cast<int32_t>(i) != r.error_result) inv.outputs.push_back(results[i]);

@@ -70,9 +70,10 @@ class Runtime {
 
   std::mutex& mutex() { return mutex_; }
   // The rest of a call's inputs and results travels in one struct, so that it can be reused.
-  // mutex() must be held. `results` gets one new array per result of the record. `line` (may be
-  // null) outlives the process: where in Python the call was made.
-  void submit(const graph::RecordPtr& record, std::span<const ArrayPtr> inputs,
+  // mutex() must be held. `results` are new arrays, one per result of the record. `inputs` are moved
+  // from: the execution thread, which may be at work before this returns, donates what only it
+  // holds. `line` (may be null) outlives the process: where in Python the call was made.
+  void submit(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
               std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
               const std::string* line);
   // Cuts the pending window. mutex() must be held.
@@ -144,7 +145,7 @@ class Runtime {
   void drain_checks(bool wait);
   bool boundary(const graph::Record* record);
   void cut_for_host();
-  void submit_alone(const graph::RecordPtr& record, std::span<const ArrayPtr> inputs,
+  void submit_alone(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
                     const std::string* line);
 
