@@ -50,11 +50,13 @@ def data():
 
 def network() -> nn.Module:
     """Two convolutions with batch norm, a pool, two linear layers: 135,000 weights."""
+    # No bias before a batch norm, which takes it away again: its gradient is nothing but rounding,
+    # and AdamW would make full steps of that.
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
+        nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
         nn.BatchNorm2d(64),
         nn.ReLU(),
         nn.MaxPool2d(2),
