@@ -204,6 +204,13 @@ print(s["programs_compiled"], len(seen), *{str(w.message) for w in seen})
     assert lines[1].split()[:2] == [first[1].split()[0], "1"]
     assert "cache" in lines[1]
     assert second.stderr == ""
+    # A program that never asks is told when it ends.
+    for path in files:
+        if path.exists():
+            damage(path, how)
+    quiet = run("import torch; print((torch.arange(9.0, device='tpu') + 1).sum().item())", **cache)
+    assert quiet.stderr.count("Warning") == 1
+    run(code, **cache)
     third = run(code, **cache).stdout.splitlines()  # the damaged ones were replaced
     assert third[1].split()[:2] == ["0", "0"]
 

@@ -17,7 +17,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return available(); }
   bool hasPrimaryContext(DeviceIndex) const override {
-    return run::Runtime::instance().initialized();
+    const run::Runtime& r = run::Runtime::instance();
+    return r.initialized() && !r.forked();
   }
   // PyTorch calls this early and often; the client is made at the first use of the device.
   void init() const override {}

@@ -41,6 +41,7 @@ from torch_tpu.tpu.devices import (
     power_draw,
     set_device,
     synchronize,
+    tell_cache_warning,
     temperature,
     utilization,
 )
@@ -168,5 +169,9 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
 
 
-# Its threads must end while the interpreter still stands.
-atexit.register(_C._shutdown)
+@atexit.register
+def _end() -> None:
+    """The threads of the device must end while the interpreter still stands."""
+    if is_initialized():
+        tell_cache_warning()
+    _C._shutdown()

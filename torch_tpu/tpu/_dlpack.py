@@ -4,7 +4,8 @@
 A device buffer is immutable and has no address that another library could use, except with the CPU
 plugin, whose memory is the host's. There a tensor exports its current value, as CPU memory, without
 a copy and marked read-only; later writes to the tensor go to other memory and are not seen by who
-holds the export. On a TPU an export is a copy, and only made when the CPU was asked for
+holds the export. (PyTorch itself forgets the mark: what torch.from_dlpack makes of it must not be
+written to.) On a TPU an export is a copy, and only made when the CPU was asked for
 (`numpy.from_dlpack(t, device="cpu")`).
 """
 

@@ -117,7 +117,8 @@ def synchronize(device: _DeviceLike = None) -> None:
 
 
 def tell_cache_warning() -> None:
-    """A damaged entry of the disk cache was found by a compile thread; the user hears of it here."""
+    """A compile thread found a damaged entry of the disk cache: the user hears of it when something
+    waits or asks, at the latest at the end of the process."""
     if message := _C._take_cache_warning():
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
