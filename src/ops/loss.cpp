@@ -135,8 +135,10 @@ TPU_OP(
 // [N, C], whatever the number of dimensions.
 Dims as_rows(Call& c) {
   const Dims& sizes = c.meta("self").sizes;
-  c.check(sizes.size() <= 2 && (sizes.size() < 2 || sizes[1] > 0),
+  c.check(sizes.size() <= 2 && (sizes.empty() || sizes.back() > 0),
           "Expected non-empty vector or matrix with optional 0-dim batch size, but got: ", sizes);
+  c.check(c.dtype_of("target") == DType::S64, "expected target dtype to be Long, but got ",
+          c.dtype_of("target"));
   if (sizes.empty()) return {1, 1};
   if (sizes.size() == 1) return {1, sizes[0]};
   return sizes;

@@ -7,7 +7,7 @@ namespace torch_tpu::ops {
 
 namespace {
 
-constexpr int64_t kBlock = 16;
+constexpr int64_t kBlock = 4;
 
 Values each(std::span<const Value> xs, const std::function<Value(const Value&, size_t)>& fn) {
   Values out;
