@@ -98,6 +98,8 @@ TPU_POINTWISE("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor") {
 // x moved towards 0 by lambd; NaN stays.
 TPU_POINTWISE("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor") {
   Float f(c);
+  c.check(c.derive([](const graph::Number* a) -> int64_t { return a[1].as_double() >= 0; }) != 0,
+          "lambda must be in range [0, inf) for input dtype ", f.result, ", but it is negative");
   Value lambd = f.scalar("lambd");
   Value below = select(hlo::lt(f.x, -lambd), f.x + lambd, f.x * 0);
   return f.rounded(select(hlo::gt(f.x, lambd), f.x - lambd, below));

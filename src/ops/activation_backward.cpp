@@ -107,7 +107,7 @@ TPU_POINTWISE(
   Gradient d(c, "grad_output", "self_or_result");
   bool is_result = c.flag("is_result");
   if (is_result) {
-    c.check(c.real("alpha") >= 0,
+    c.check(c.derive([](const graph::Number* a) -> int64_t { return a[1].as_double() >= 0; }) != 0,
             "In-place elu backward calculation is triggered with a negative slope which is not "
             "supported. This is caused by calling in-place forward function with a negative slope, "
             "please call out-of-place version instead.");
@@ -124,7 +124,7 @@ TPU_POINTWISE(
     "self_is_result) -> Tensor") {
   Gradient d(c);
   if (c.flag("self_is_result")) {
-    c.check(c.real("negative_slope") >= 0,
+    c.check(c.derive([](const graph::Number* a) -> int64_t { return a[2].as_double() >= 0; }) != 0,
             "In-place leakyReLu backward calculation is triggered with a negative slope which is "
             "not supported. This is caused by calling in-place forward function with a negative "
             "slope, please call out-of-place version instead.");

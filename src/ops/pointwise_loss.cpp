@@ -46,6 +46,8 @@ TPU_OP(
 TPU_OP(
     "aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.0) -> Tensor") {
   Loss l(c);
+  c.check(c.derive([](const graph::Number* a) -> int64_t { return a[3].as_double() >= 0; }) != 0,
+          "smooth_l1_loss does not support negative values for beta.");
   Value beta = l.scalar("beta"), d = hlo::abs(l.x - l.t);
   return l.of(select(hlo::lt(d, beta), d * d * 0.5 / beta, d - beta * 0.5));
 }
@@ -61,6 +63,8 @@ TPU_OP(
 // d^2 / 2 up to delta, delta (d - delta / 2) from there on.
 TPU_OP("aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.0) -> Tensor") {
   Loss l(c);
+  c.check(c.derive([](const graph::Number* a) -> int64_t { return a[3].as_double() > 0; }) != 0,
+          "huber_loss does not support non-positive values for delta.");
   Value delta = l.scalar("delta"), d = hlo::abs(l.x - l.t);
   return l.of(select(hlo::le(d, delta), d * d * 0.5, delta * (d - delta * 0.5)));
 }

@@ -23,6 +23,8 @@ static Values masked_fill(Call& c) {
     c.check(value->rank() == 0,
             "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
             value->rank(), " dimension(s).");
+    c.check(!hlo::is_complex(value->dtype) || hlo::is_complex(c.dtype_of("self")),
+            "value cannot be converted to type ", c.dtype_of("self"), " without overflow");
   }
   Value self = c.tensor("self");
   return {select(c.tensor("mask"), c.tensor("value", self.dtype()), self)};
