@@ -266,11 +266,10 @@ def check_inplace(op, dtype=torch.float32, tolerance=None):
 
 
 def check_errors(op):
-    """What is an error on CPU is one of the same type here; the device works on."""
-    pairs = zip(op.error_inputs("cpu"), op.error_inputs(DEVICE), strict=True)
-    for on_cpu, error in pairs:
-        if run_on_cpu(op, on_cpu.sample_input) is not None:
-            continue
+    """What PyTorch says is an error raises an exception of the same type; the device works on."""
+    for error in op.error_inputs(DEVICE):
+        if error.error_type is Exception:
+            continue  # a placeholder: some of these are no errors on CPU
         sample = error.sample_input
         with pytest.raises(error.error_type):
             op(sample.input, *sample.args, **sample.kwargs)
