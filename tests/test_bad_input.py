@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 - bad input: a plain exception, and the process and the device alive after it.
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -178,9 +179,7 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(data[:200] + bytes(b ^ 0xFF for b in data[200:260]) + data[260:])
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "flipped"])
-def test_damaged_cache_files_are_misses_with_one_warning(tmp_path, how):
-    code = """
+SUM = """
 import torch, warnings
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
@@ -190,29 +189,46 @@ with warnings.catch_warnings(record=True) as seen:
     s = torch.tpu.cache_stats()
 print(s["programs_compiled"], len(seen), *{str(w.message) for w in seen})
 """
-    cache = {"TORCH_TPU_CACHE_DIR": str(tmp_path / "cache")}
-    first = run(code, **cache).stdout.splitlines()
-    assert first[0] == "135.0"
-    assert first[1].split()[1] == "0"
+
+
+@pytest.fixture(scope="module")
+def filled_cache(tmp_path_factory):
+    """A cache folder, and how many programs were compiled to fill it."""
+    folder = tmp_path_factory.mktemp("filled") / "cache"
+    result, counts = run(SUM, TORCH_TPU_CACHE_DIR=str(folder)).stdout.splitlines()
+    assert result == "135.0"
+    compiled, warned = counts.split()
+    assert warned == "0"
+    return folder, compiled
+
+
+def damaged_copy(filled_cache, tmp_path, how):
+    shutil.copytree(filled_cache[0], tmp_path / "cache")
     files = [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.stat().st_size > 100]
     assert files
     for path in files:
         damage(path, how)
-    second = run(code, **cache)
-    lines = second.stdout.splitlines()
-    assert lines[0] == "135.0"
-    assert lines[1].split()[:2] == [first[1].split()[0], "1"]
-    assert "cache" in lines[1]
-    assert second.stderr == ""
-    # A program that never asks is told when it ends.
-    for path in files:
-        if path.exists():
-            damage(path, how)
-    quiet = run("import torch; print((torch.arange(9.0, device='tpu') + 1).sum().item())", **cache)
-    assert quiet.stderr.count("Warning") == 1
-    run(code, **cache)
-    third = run(code, **cache).stdout.splitlines()  # the damaged ones were replaced
-    assert third[1].split()[:2] == ["0", "0"]
+    return {"TORCH_TPU_CACHE_DIR": str(tmp_path / "cache")}
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "flipped"])
+def test_damaged_cache_files_are_misses_with_one_warning(filled_cache, tmp_path, how):
+    cache = damaged_copy(filled_cache, tmp_path, how)
+    done = run(SUM, **cache)
+    result, counts = done.stdout.splitlines()
+    assert result == "135.0"
+    assert counts.split()[:2] == [filled_cache[1], "1"]
+    assert "cache" in counts
+    assert done.stderr == ""
+    again = run(SUM, **cache).stdout.splitlines()  # the damaged ones were replaced
+    assert again == ["135.0", "0 0"]
+
+
+def test_a_program_that_never_asks_hears_of_damage_at_its_end(filled_cache, tmp_path):
+    code = "import torch; x = torch.arange(9.0, device='tpu'); print(((x + 1) * 3).sum().item())"
+    done = run(code, **damaged_copy(filled_cache, tmp_path, "truncated"))
+    assert done.stdout.strip() == "135.0"
+    assert done.stderr.count("Warning") == 1
 
 
 def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path):
