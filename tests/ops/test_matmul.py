@@ -152,3 +152,20 @@ def test_attention_dropout_keeps_the_mean_and_its_gradient():
     (grad,) = torch.autograd.grad(out, v, torch.ones_like(out))
     # The same weights were dropped on the way back.
     assert abs(grad.sum().item() - out.sum().item()) < 1e-2
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(kind):
+    torch.manual_seed(0)
+    layer = getattr(torch.nn, kind)(4, 6, num_layers=2, bidirectional=True)
+    x = torch.randn(5, 3, 4)
+    expected, _ = layer(x)
+    expected.square().sum().backward()
+    expected_grads = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer.to(DEVICE)
+    actual, _ = layer(x.to(DEVICE))
+    actual.square().sum().backward()
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+    for p, other in zip(layer.parameters(), expected_grads, strict=True):
+        torch.testing.assert_close(p.grad.cpu(), other, rtol=1e-4, atol=1e-5)
