@@ -36,6 +36,8 @@ UNLIKE_CPU |= {("kthvalue", torch.int64), ("mode", torch.int64), ("mode", torch.
 UNLIKE_CPU |= {("mode", dtype) for dtype in HALVES}
 # CPU rounds halves between the steps of these composites.
 STEPS = {"masked.var": Tolerance(2e-2, 2e-2), "cov": Tolerance(2e-2, 2e-2)}
+# A difference of exponentials: in float32 CPU's is as far from the true one.
+GRADIENTS = {"logcumsumexp": Tolerance(1e-2, 1e-2)}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_values(op, dtype):
 
 @pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
 def test_gradients(op, dtype):
-    check_gradients(op, dtype)
+    check_gradients(op, dtype, GRADIENTS.get(full_name(op)))
 
 
 # Quantiles are composites whose out= form PyTorch derives.
@@ -171,6 +173,7 @@ def test_new_numbers_compile_nothing():
     x.norm(1.5)
     x.renorm(2, 0, 0.5)
     x.var(correction=0.5)
+    torch.tpu.synchronize()
     before = torch.tpu.cache_stats()["programs_compiled"]
     assert math.isclose(x.norm(2.5).item(), x.cpu().norm(2.5).item(), rel_tol=1e-5)
     torch.testing.assert_close(x.renorm(2, 0, 0.25).cpu(), x.cpu().renorm(2, 0, 0.25))
