@@ -195,6 +195,13 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     submit_alone(record, inputs, scalars, results, line);
     return;
   }
+  if (r.last_position == 0) {
+    // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask) would
+    // otherwise make every window around them new in each iteration.
+    boundary(record.get());
+    submit_alone(record, inputs, scalars, results, line);
+    return;
+  }
   WindowNode node;
   node.record = record;
   node.first_operand = static_cast<uint32_t>(window_operands_.size());
@@ -322,7 +329,6 @@ void Runtime::submit_alone(const RecordPtr& record, std::span<ArrayPtr> inputs,
                            const std::string* line) {
   if (!window_.empty()) cut();
   const Record& r = *record;
-  size_t outputs = results.size() - (r.error_result >= 0 ? 1 : 0);
   if (!r.program) {
     graph::KeyHasher hash;
     hash.word(r.key.hi);
@@ -351,7 +357,6 @@ void Runtime::submit_alone(const RecordPtr& record, std::span<ArrayPtr> inputs,
   inv.scalars.assign(scalars.begin(), scalars.end());
   for (size_t i = 0; i < results.size(); ++i)
     if (static_cast<int32_t>(i) != r.error_result) inv.outputs.push_back(results[i]);
-  (void)outputs;
   if (r.error_result >= 0) inv.lines.push_back(line);
   publish();
 }
@@ -674,13 +679,13 @@ ArrayPtr Runtime::adopt(void* data, const hlo::Type& type, std::function<void()>
 
 pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
   require_usable();
-  if (array->state() == Array::Pending) {
-    {
-      std::lock_guard lock(mutex_);
-      if (array->window == window_id_ && array->result_index >= 0) cut_for_host();
-    }
-    array->wait();
+  {
+    // Also when the array is not of this window: where the host reads, every iteration of a loop is
+    // cut at the same place.
+    std::lock_guard lock(mutex_);
+    cut_for_host();
   }
+  if (array->state() == Array::Pending) array->wait();
   drain_checks(true);
   if (array->state() == Array::Failed) throw UserError(UserError::Runtime, array->error());
   if (array->state() == Array::Placeholder)

@@ -117,6 +117,7 @@ struct OpKernel::Frame {
   c10::SmallVector<at::Tensor, 2> moved;  // keeps materialized conj/neg tensors alive
   const at::Generator* generator = nullptr;
   at::Generator generator_holder;
+  bool lazy = false;     // an argument has the conj or neg bit
   bool aliased = false;  // two arguments share a storage, and this op writes
 };
 
@@ -215,6 +216,8 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
     frame.numbers.push_back({static_cast<uint16_t>(i), static_cast<uint16_t>(element), s});
     return;
   }
+  constexpr c10::DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  if (C10_UNLIKELY(t->key_set().has_any(bits))) frame.lazy = true;
   Slot* slot = &slot_of(*t->unsafe_storage().unsafeGetStorageImpl());
   auto rank = static_cast<int64_t>(t->dim());
   const int64_t* sizes = t->sizes().data();
@@ -555,6 +558,31 @@ void OpKernel::check_written(const c10::IValue* args, bool all) const {
   for (int k = 0; k < variant_.out_count; ++k) check_each(args[variant_.first_out + k]);
 }
 
+// Replaces arguments that are conjugated or negated by a bit by their values.
+void OpKernel::resolve_lazy(c10::IValue* args) const {
+  auto lazy = [](const at::Tensor& t) { return t.defined() && (t.is_conj() || t.is_neg()); };
+  auto resolved = [](const at::Tensor& t) { return t.resolve_conj().resolve_neg(); };
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    bool written = (variant_.form == graph::Variant::InPlace && i == 0) ||
+                   (variant_.first_out >= 0 && static_cast<int>(i) >= variant_.first_out &&
+                    static_cast<int>(i) < variant_.first_out + variant_.out_count);
+    if (args[i].isTensor() && lazy(args[i].toTensor())) {
+      TORCH_CHECK(!written, variant_.op, ": cannot write to a conjugated or negated view; pass a plain tensor");
+      args[i] = resolved(args[i].toTensor());
+    } else if (args[i].isTensorList()) {
+      std::vector<at::Tensor> list = args[i].toTensorVector();
+      bool any = false;
+      for (at::Tensor& t : list) {
+        if (!lazy(t)) continue;
+        TORCH_CHECK(!written, variant_.op, ": cannot write to a conjugated or negated view; pass a plain tensor");
+        t = resolved(t);
+        any = true;
+      }
+      if (any) args[i] = c10::List<at::Tensor>(list);
+    }
+  }
+}
+
 // out= arguments: checked and resized to the shapes of the results before anything is written.
 void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
                             std::unique_lock<std::mutex>& lock) {
@@ -638,6 +666,12 @@ void OpKernel::run(torch::jit::Stack* stack) {
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   graph::Key key = key_of(frame, args);
+  if (C10_UNLIKELY(frame.lazy)) {
+    // PyTorch lets matrix products and a few others through with the bit set.
+    lock.unlock();
+    resolve_lazy(args);
+    return run(stack);
+  }
   if (C10_UNLIKELY(frame.aliased)) check_written(args, /*all=*/false);
   auto found = sites_.find(key);
   const CallSite* site;

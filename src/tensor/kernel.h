@@ -54,6 +54,7 @@ class OpKernel final : public c10::OperatorKernel {
   std::shared_ptr<graph::Args> arguments(const Frame& frame, const c10::IValue* args) const;
   void prepare_outs(graph::Variant& variant, c10::IValue* args, std::unique_lock<std::mutex>& lock);
   void check_written(const c10::IValue* args, bool all) const;
+  void resolve_lazy(c10::IValue* args) const;
   void run(torch::jit::Stack* stack);
 
   std::vector<Kind> kinds_;
