@@ -128,6 +128,24 @@ int64_t flat_length(const Window& w) {
   return (span + lead - 1) / lead * lead;
 }
 
+// An axis that is taken in steps is two, where the step divides it: every so many-th element is a
+// range of the outer one, at one place of the inner. So it is read and written as a plain slice.
+Axes without_steps(const Axes& axes) {
+  Axes out;
+  for (int j = 0; j < axes.n; ++j) {
+    const Axis& a = axes.axis[j];
+    const int rest = axes.n - j;
+    const bool split = a.step > 1 && a.count > 1 && a.extent % a.step == 0 && out.n + rest < kMaxAxes;
+    if (!split) {
+      out.axis[out.n++] = a;
+      continue;
+    }
+    out.axis[out.n++] = Axis{a.stride * a.step, a.extent / a.step, a.dim, 1, a.count};
+    out.axis[out.n++] = Axis{a.stride, a.step};
+  }
+  return out;
+}
+
 int64_t product(const int64_t* dims, int64_t n) {
   int64_t p = 1;
   for (int64_t i = 0; i < n; ++i) p *= dims[i];
@@ -186,8 +204,10 @@ Region region_of(Builder& b, const Axes& axes, const StartSource& start) {
   return r;
 }
 
-Value read_axes(const Value& base, const Axes& axes, const TensorArg& t, const StartSource& start) {
+Value read_axes(const Value& base, const Axes& matched, const TensorArg& t,
+                const StartSource& start) {
   Builder& b = base.builder();
+  const Axes axes = without_steps(matched);
   Value v = hlo::reshape(base, extents(axes));
   Region r = region_of(b, axes, start);
   if (!r.whole) v = hlo::dynamic_slice(v, r.starts, r.span);
@@ -212,9 +232,10 @@ Value read_axes(const Value& base, const Axes& axes, const TensorArg& t, const S
   return hlo::broadcast_in_dim(v, t.sizes, into);
 }
 
-Value write_axes(const Value& base, const Axes& axes, const Value& value,
+Value write_axes(const Value& base, const Axes& matched, const Value& value,
                  const StartSource& start) {
   Builder& b = base.builder();
+  const Axes axes = without_steps(matched);
   // Into the axes' order.
   Dims order = axis_order(axes), sizes_in_order, inverse(order.size()), full;
   for (int64_t j : order) sizes_in_order.push_back(axes.axis[j].count);
