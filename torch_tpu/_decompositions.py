@@ -12,7 +12,7 @@ import torch
 @functools.cache
 def _table():
     import torch._decomp
-    import torch._refs  # noqa: F401 - registers the references
+    import torch._refs
 
     return torch._decomp.decomposition_table
 

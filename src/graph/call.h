@@ -40,8 +40,8 @@ struct OpEntry;
 
 // What an entry may have asked of the values of numbers; part of the key from then on.
 struct Specialization {
-  bool whole = false;            // value itself
-  std::vector<double> matches;   // equality with one of these
+  bool whole = false;           // value itself
+  std::vector<double> matches;  // equality with one of these
 };
 
 using Derivation = int64_t (*)(const Number* numbers);
@@ -105,8 +105,9 @@ class Call {
   void write(std::string_view name, int64_t element, const Value& value);  // list element
   // A run-time check: raises when the host next waits if any element of `bad` is true.
   void fail_if(const Value& bad, CheckSpec::Error error, std::string message);
-  // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10), U32[count].
-  // The stream depends only on seed, offset and count's position, never on mode or plugin.
+  // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10),
+  // U32[count]. The stream depends only on seed, offset and count's position, never on mode or
+  // plugin.
   Value random_bits(int64_t count, std::string_view generator = "generator");
   // Strides of result i, when not the rule's.
   void output_strides(int64_t i, Dims strides);

@@ -37,7 +37,8 @@ class OpTable {
 };
 
 struct OpRegistration {
-  OpRegistration(const char* schema, OutputRule rule, OpEntry::Body body, const char* file, int line);
+  OpRegistration(const char* schema, OutputRule rule, OpEntry::Body body, const char* file,
+                 int line);
 };
 
 }  // namespace torch_tpu::graph

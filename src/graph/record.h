@@ -24,12 +24,12 @@ struct TensorRef {
 // Where a run-time scalar comes from at each call. dtype is one of F32, F64, S32, S64, U32.
 struct ScalarSource {
   enum Kind : uint8_t {
-    NumberRe,   // Number of a Scalar argument, an element of a list, or a host tensor
+    NumberRe,  // Number of a Scalar argument, an element of a list, or a host tensor
     NumberIm,
     ViewStart,  // (offset of tensor / divisor) % modulus
     SeedLow,
     SeedHigh,
-    OffsetLow,   // of (the generator's offset + divisor)
+    OffsetLow,  // of (the generator's offset + divisor)
     OffsetHigh,
     NumberFlag,  // 1 if the number is not zero (NaN counts as not zero)
   } kind = NumberRe;
@@ -53,8 +53,8 @@ struct WriteSpec {
   TensorRef to;
   int32_t result = -1;
   hlo::Type base;
-  bool donates = true;   // the old base is an input that this write replaces
-  int32_t input = -1;    // index into Record::inputs of the old base, or -1
+  bool donates = true;  // the old base is an input that this write replaces
+  int32_t input = -1;   // index into Record::inputs of the old base, or -1
 };
 
 // A run-time check: the function's error word is (index of the check + 1), 0 if all held.

@@ -22,7 +22,8 @@ class Tracer {
       : variant_(variant), args_(std::move(args)), options_(options) {
     record_ = std::make_shared<Record>();
     record_->op = variant.op;
-    variant_.asked.resize(std::max({variant_.asked.size(), args_->size(), variant_.entry->arg_names.size()}));
+    variant_.asked.resize(
+        std::max({variant_.asked.size(), args_->size(), variant_.entry->arg_names.size()}));
   }
 
   std::shared_ptr<Record> run();
@@ -71,7 +72,8 @@ class Tracer {
 
   void write(const TensorArg& t, TensorRef ref, Value value) {
     if (t.host)
-      throw UserError(UserError::Runtime, record_->op + "(): cannot write to a CPU tensor from an operation on tpu");
+      throw UserError(UserError::Runtime,
+                      record_->op + "(): cannot write to a CPU tensor from an operation on tpu");
     value = hlo::broadcast_to(hlo::convert(value, t.dtype), t.sizes);
     Storage& s = storage(t, ref);
     Type as = reinterpreted(s.value ? s.value.type() : t.base, t.dtype);
@@ -117,9 +119,9 @@ class Tracer {
       return hlo::complex(re, scalar_param(source));
     }
     if (n.kind == Number::Complex && dtype != DType::Pred) {
-      throw UserError(UserError::Runtime,
-                      "value cannot be converted to type " +
-                          std::string(hlo::torch_name(dtype)) + " without overflow");
+      throw UserError(UserError::Runtime, "value cannot be converted to type " +
+                                              std::string(hlo::torch_name(dtype)) +
+                                              " without overflow");
     }
     if (dtype == DType::Pred) {
       source.kind = ScalarSource::NumberFlag;
@@ -344,8 +346,9 @@ void Tracer::run_element(int64_t element, int64_t count) {
       int64_t have = a->kind == Arg::TensorList ? static_cast<int64_t>(a->list.size())
                                                 : static_cast<int64_t>(a->numbers.size());
       if (have != count)
-        throw UserError(UserError::Runtime, variant_.op + "(): lists must have the same number of elements, got " +
-                                                std::to_string(count) + " and " + std::to_string(have));
+        throw UserError(UserError::Runtime,
+                        variant_.op + "(): lists must have the same number of elements, got " +
+                            std::to_string(count) + " and " + std::to_string(have));
       ref.element = static_cast<uint16_t>(element);
       if (a->kind == Arg::TensorList) a = &a->list[element];
     }
@@ -430,15 +433,16 @@ void Tracer::finish() {
   for (auto& [old_id, id] : renumbered) id = r.function.params[made++];
   // Inputs that nothing reads are not inputs.
   std::vector<bool> used(r.function.types.size(), false);
-  std::function<void(const std::vector<hlo::Instr>&)> mark = [&](const std::vector<hlo::Instr>& body) {
-    for (const hlo::Instr& i : body) {
-      for (int32_t o : i.operands) used[o] = true;
-      for (const hlo::Region& g : i.regions) {
-        mark(g.body);
-        for (int32_t o : g.results) used[o] = true;
-      }
-    }
-  };
+  std::function<void(const std::vector<hlo::Instr>&)> mark =
+      [&](const std::vector<hlo::Instr>& body) {
+        for (const hlo::Instr& i : body) {
+          for (int32_t o : i.operands) used[o] = true;
+          for (const hlo::Region& g : i.regions) {
+            mark(g.body);
+            for (int32_t o : g.results) used[o] = true;
+          }
+        }
+      };
   mark(r.function.body);
   for (int32_t o : r.function.results) used[o] = true;
   std::vector<int32_t> params;
@@ -634,15 +638,13 @@ Values Call::scalars(std::string_view name, DType dtype) {
   int i = index_of(name);
   Values out;
   for (size_t e = 0; e < args_[i]->numbers.size(); ++e)
-    out.push_back(tracer_->number(args_[i]->numbers[e],
-                                  {refs_[i].arg, static_cast<uint16_t>(e)}, dtype));
+    out.push_back(
+        tracer_->number(args_[i]->numbers[e], {refs_[i].arg, static_cast<uint16_t>(e)}, dtype));
   return out;
 }
 
 namespace {
-const Number& number_of(const Arg& a) {
-  return a.kind == Arg::Tensor ? a.tensor.number : a.number;
-}
+const Number& number_of(const Arg& a) { return a.kind == Arg::Tensor ? a.tensor.number : a.number; }
 }  // namespace
 
 hlo::Precision Call::precision() {
@@ -767,8 +769,8 @@ void Call::write(std::string_view name, const Value& value) {
 }
 void Call::write(std::string_view name, int64_t element, const Value& value) {
   int i = index_of(name);
-  tracer_->write(args_[i]->list.at(element).tensor,
-                 {refs_[i].arg, static_cast<uint16_t>(element)}, value);
+  tracer_->write(args_[i]->list.at(element).tensor, {refs_[i].arg, static_cast<uint16_t>(element)},
+                 value);
 }
 void Call::fail_if(const Value& bad, CheckSpec::Error error, std::string message) {
   tracer_->fail_if(bad, error, std::move(message));

@@ -18,10 +18,10 @@ struct Variant {
   const OpEntry* entry = nullptr;
   std::string op;  // qualified name with overload, "aten::add_.Tensor"
   Form form = Functional;
-  bool foreach = false;      // arguments are lists of what the entry takes
-  int first_out = -1;        // Out: index of the first out= argument
+  bool foreach = false;  // arguments are lists of what the entry takes
+  int first_out = -1;    // Out: index of the first out= argument
   int out_count = 0;
-  uint64_t id = 0;           // hash of op, part of every key
+  uint64_t id = 0;  // hash of op, part of every key
   // Instead of the entry's body: a lowering made at run time (a traced decomposition).
   std::function<hlo::Values(Call&)> body;
   bool asked_precision = false;

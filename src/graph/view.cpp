@@ -135,7 +135,8 @@ Axes without_steps(const Axes& axes) {
   for (int j = 0; j < axes.n; ++j) {
     const Axis& a = axes.axis[j];
     const int rest = axes.n - j;
-    const bool split = a.step > 1 && a.count > 1 && a.extent % a.step == 0 && out.n + rest < kMaxAxes;
+    const bool split =
+        a.step > 1 && a.count > 1 && a.extent % a.step == 0 && out.n + rest < kMaxAxes;
     if (!split) {
       out.axis[out.n++] = a;
       continue;
@@ -167,14 +168,13 @@ Dims axis_order(const Axes& axes) {
   Dims order;
   for (int j = 0; j < axes.n; ++j)
     if (axes.axis[j].dim >= 0) order.push_back(j);
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return axes.axis[a].dim < axes.axis[b].dim;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return axes.axis[a].dim < axes.axis[b].dim; });
   return order;
 }
 
 struct Region {
-  Dims span;       // per axis
+  Dims span;  // per axis
   bool whole = true;
   bool stepped = false;
   std::vector<Value> starts;

@@ -51,8 +51,7 @@ int64_t count_arange(const Number* a) {
   return count_real(start.as_double(), end.as_double(), step.as_double(), false);
 }
 int64_t count_range(const Number* a) {
-  return count_real(a[0].as_double(), a[1].as_double(), a[2].as_double(),
-                    true);
+  return count_real(a[0].as_double(), a[1].as_double(), a[2].as_double(), true);
 }
 
 Values steps_from(Call& c, DType dtype, int64_t count) {

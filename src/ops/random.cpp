@@ -12,8 +12,8 @@
 
 namespace torch_tpu::ops {
 
-using graph::Number;
 using graph::CheckSpec;
+using graph::Number;
 using hlo::Type;
 
 // ---- draws
@@ -244,9 +244,9 @@ TPU_POINTWISE(
 
 // The number of trials up to the first success: ceil(log(u) / log(1 - p)).
 TPU_POINTWISE("aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor") {
-  c.check(
-      c.derive([](const Number* a) -> int64_t { return number(a, 1) > 0 && number(a, 1) < 1; }) != 0,
-      "geometric_ expects p to be in (0, 1), but got a p that is not");
+  c.check(c.derive(
+              [](const Number* a) -> int64_t { return number(a, 1) > 0 && number(a, 1) < 1; }) != 0,
+          "geometric_ expects p to be in (0, 1), but got a p that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = hlo::is_floating(self.dtype) ? hlo::opmath(self.dtype) : DType::F32;
   Value trials =

@@ -35,7 +35,8 @@ bool inside_torch(PyCodeObject* code) {
 }
 
 // Where in Python the running operator was called: "file.py:12", the innermost line that is not
-// PyTorch's own (a line of torch.nn.functional tells a user little). Strings are made once per line.
+// PyTorch's own (a line of torch.nn.functional tells a user little). Strings are made once per
+// line.
 const std::string* python_line() {
   if (!Py_IsInitialized()) return nullptr;
   py::gil_scoped_acquire gil;
@@ -56,7 +57,8 @@ const std::string* python_line() {
   const std::string*& text = (*lines)[{code, line}];
   if (text == nullptr) {
     Py_INCREF(code);  // the key keeps its code object alive
-    text = new std::string(std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(line));
+    text = new std::string(std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" +
+                           std::to_string(line));
   }
   Py_DECREF(code);
   Py_DECREF(frame);
@@ -67,7 +69,8 @@ const std::string* python_line() {
 bool run_decomposition(const std::string& op, torch::jit::Stack& stack) {
   py::gil_scoped_acquire gil;
   size_t dot = op.find('.');
-  std::string name = op.substr(0, dot), overload = dot == std::string::npos ? "" : op.substr(dot + 1);
+  std::string name = op.substr(0, dot),
+              overload = dot == std::string::npos ? "" : op.substr(dot + 1);
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   const auto& arguments = handle.schema().arguments();
   py::list args;
@@ -75,7 +78,8 @@ bool run_decomposition(const std::string& op, torch::jit::Stack& stack) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     py::object value;
     const c10::Type* t = arguments[i].real_type().get();
-    if (t->kind() == c10::TypeKind::OptionalType) t = t->castRaw<c10::OptionalType>()->getElementType().get();
+    if (t->kind() == c10::TypeKind::OptionalType)
+      t = t->castRaw<c10::OptionalType>()->getElementType().get();
     if (t->kind() == c10::TypeKind::ScalarTypeType && stack[i].isInt()) {
       value = py::cast(static_cast<at::ScalarType>(stack[i].toInt()));
     } else {
@@ -188,13 +192,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     py::gil_scoped_release release;
     tensor::guard([&] {
       std::string path = pjrt::Plugin::find("libtpu");
-      TORCH_CHECK(!path.empty(), "libtpu is not installed; `pip install libtpu` gives the compiler for TPUs");
+      TORCH_CHECK(!path.empty(),
+                  "libtpu is not installed; `pip install libtpu` gives the compiler for TPUs");
       static std::mutex mutex;
       static auto* topologies = new std::map<std::string, pjrt::Topology>;
       std::lock_guard lock(mutex);
       auto found = topologies->find(name);
       if (found == topologies->end())
-        found = topologies->emplace(name, pjrt::Topology::create(pjrt::Plugin::load(path), name)).first;
+        found =
+            topologies->emplace(name, pjrt::Topology::create(pjrt::Plugin::load(path), name)).first;
       found->second.compile(text);
     });
   });

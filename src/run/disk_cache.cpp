@@ -112,8 +112,9 @@ std::optional<std::string> DiskCache::read(const std::string& key, std::string_v
   }
   if (!good) {
     remove(key);
-    report("entry " + path + " was damaged or made by another plugin; it was removed and will be "
-                             "made again");
+    report("entry " + path +
+           " was damaged or made by another plugin; it was removed and will be "
+           "made again");
     return {};
   }
   // The time of last use, for pruning.

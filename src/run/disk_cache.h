@@ -15,8 +15,8 @@ namespace torch_tpu::run {
 class DiskCache {
  public:
   struct Options {
-    std::string directory;             // empty: no cache
-    int64_t max_bytes = 2LL << 30;     // of all entries; the least recently used go first
+    std::string directory;          // empty: no cache
+    int64_t max_bytes = 2LL << 30;  // of all entries; the least recently used go first
     // TORCH_TPU_CACHE_DIR (default $XDG_CACHE_HOME or ~/.cache, then torch_tpu/executables),
     // TORCH_TPU_CACHE_MAX_MB, TORCH_TPU_CACHE=0 to turn it off.
     static Options from_environment();

@@ -30,7 +30,7 @@ struct ScalarPack {
 class Program {
  public:
   enum State : uint32_t {
-    Waiting,   // for a compile thread
+    Waiting,  // for a compile thread
     Compiled,
     Broken,
     Unloaded,  // its executable was dropped to bound memory; made again (from disk) at next use

@@ -70,7 +70,8 @@ void log_program(const Program& program, const char* what, double seconds) {
 
 int64_t physical_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::ifstream in(path);
     int64_t limit = 0;
     if (in >> limit && limit > 0) bytes = std::min(bytes, limit);
@@ -83,27 +84,48 @@ int64_t physical_memory() {
 int pjrt_type(hlo::DType dtype) {
   using hlo::DType;
   switch (dtype) {
-    case DType::Pred: return pjrt::kPred;
-    case DType::S8: return pjrt::kS8;
-    case DType::S16: return pjrt::kS16;
-    case DType::S32: return pjrt::kS32;
-    case DType::S64: return pjrt::kS64;
-    case DType::U8: return pjrt::kU8;
-    case DType::U16: return pjrt::kU16;
-    case DType::U32: return pjrt::kU32;
-    case DType::U64: return pjrt::kU64;
-    case DType::F16: return pjrt::kF16;
-    case DType::BF16: return pjrt::kBF16;
-    case DType::F32: return pjrt::kF32;
-    case DType::F64: return pjrt::kF64;
-    case DType::C64: return pjrt::kC64;
-    case DType::C128: return pjrt::kC128;
-    case DType::F8E4M3FN: return pjrt::kF8E4M3FN;
-    case DType::F8E5M2: return pjrt::kF8E5M2;
-    case DType::F8E4M3FNUZ: return pjrt::kF8E4M3FNUZ;
-    case DType::F8E5M2FNUZ: return pjrt::kF8E5M2FNUZ;
-    case DType::F8E8M0FNU: return pjrt::kF8E8M0FNU;
-    case DType::F4E2M1FN: return pjrt::kF4E2M1FN;
+    case DType::Pred:
+      return pjrt::kPred;
+    case DType::S8:
+      return pjrt::kS8;
+    case DType::S16:
+      return pjrt::kS16;
+    case DType::S32:
+      return pjrt::kS32;
+    case DType::S64:
+      return pjrt::kS64;
+    case DType::U8:
+      return pjrt::kU8;
+    case DType::U16:
+      return pjrt::kU16;
+    case DType::U32:
+      return pjrt::kU32;
+    case DType::U64:
+      return pjrt::kU64;
+    case DType::F16:
+      return pjrt::kF16;
+    case DType::BF16:
+      return pjrt::kBF16;
+    case DType::F32:
+      return pjrt::kF32;
+    case DType::F64:
+      return pjrt::kF64;
+    case DType::C64:
+      return pjrt::kC64;
+    case DType::C128:
+      return pjrt::kC128;
+    case DType::F8E4M3FN:
+      return pjrt::kF8E4M3FN;
+    case DType::F8E5M2:
+      return pjrt::kF8E5M2;
+    case DType::F8E4M3FNUZ:
+      return pjrt::kF8E4M3FNUZ;
+    case DType::F8E5M2FNUZ:
+      return pjrt::kF8E5M2FNUZ;
+    case DType::F8E8M0FNU:
+      return pjrt::kF8E8M0FNU;
+    case DType::F4E2M1FN:
+      return pjrt::kF4E2M1FN;
   }
   return pjrt::kInvalid;
 }
@@ -127,12 +149,14 @@ Runtime::Runtime() : ring_(kRing) {
 
 void Runtime::require_usable() const {
   if (forked())
-    throw UserError(UserError::Runtime,
-                    "Cannot re-initialize tpu in a forked subprocess: the parent process had used the "
-                    "device before fork(). Use the 'spawn' or 'forkserver' start method, or keep "
-                    "device work out of the child (DataLoader workers should return CPU tensors)");
+    throw UserError(
+        UserError::Runtime,
+        "Cannot re-initialize tpu in a forked subprocess: the parent process had used the "
+        "device before fork(). Use the 'spawn' or 'forkserver' start method, or keep "
+        "device work out of the child (DataLoader workers should return CPU tensors)");
   if (stopping_.load(std::memory_order_relaxed))
-    throw UserError(UserError::Runtime, "the tpu device has been shut down (the interpreter is exiting)");
+    throw UserError(UserError::Runtime,
+                    "the tpu device has been shut down (the interpreter is exiting)");
 }
 
 pjrt::Client& Runtime::client() {
@@ -196,8 +220,8 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     return;
   }
   if (r.last_position == 0) {
-    // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask) would
-    // otherwise make every window around them new in each iteration.
+    // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask)
+    // would otherwise make every window around them new in each iteration.
     boundary(record.get());
     submit_alone(record, inputs, scalars, results, line);
     return;
@@ -316,8 +340,8 @@ void Runtime::cut() {
   ++window_id_;
 }
 
-// Where the host reads or waits, a loop body has one of its ends: it is looked for anew from there, so
-// that no other cut is made in its middle, and the cuts depend on one earlier body only.
+// Where the host reads or waits, a loop body has one of its ends: it is looked for anew from there,
+// so that no other cut is made in its middle, and the cuts depend on one earlier body only.
 void Runtime::cut_for_host() {
   if (!window_.empty()) cut();
   period_ = run_ = 0;
@@ -419,7 +443,8 @@ void Runtime::compile_loop() {
     try {
       compile(*program);
     } catch (const std::exception& e) {
-      program->broken("the compiler refused the program of " + describe(*program, 200) + ": " + e.what());
+      program->broken("the compiler refused the program of " + describe(*program, 200) + ": " +
+                      e.what());
     }
   }
 }
@@ -557,8 +582,7 @@ PJRT_Buffer* Runtime::scalar_buffer(hlo::DType dtype, const std::vector<uint64_t
   if (it != scalar_cache_.end()) return it->second.raw();
   // Not while this program's own buffers are in it.
   uploads_.fetch_add(1, std::memory_order_relaxed);
-  return scalar_cache_
-      .emplace(key, client_->from_host(data, pjrt_type(dtype), dims, device_))
+  return scalar_cache_.emplace(key, client_->from_host(data, pjrt_type(dtype), dims, device_))
       .first->second.raw();
 }
 
@@ -569,7 +593,8 @@ void Runtime::bound_executables() {
   {
     std::lock_guard lock(programs_mutex_);
     for (auto& [key, program] : programs_)
-      if (program->state() == Program::Compiled && program->last_run != 0) loaded.push_back(program);
+      if (program->state() == Program::Compiled && program->last_run != 0)
+        loaded.push_back(program);
   }
   if (loaded.size() <= max_executables_) return;
   auto middle = loaded.begin() + static_cast<std::ptrdiff_t>(loaded.size() / 4);
@@ -646,7 +671,8 @@ void Runtime::execute(Invocation& inv) {
     if (!inv.outputs.empty() && !inv.outputs.front()->buffer().ready()) {
       pjrt::Event done = inv.outputs.front()->buffer().ready_event();
       std::lock_guard lock(running_mutex_);
-      running_.emplace_back(head_.load(std::memory_order_relaxed) + 1, std::make_shared<pjrt::Event>(std::move(done)));
+      running_.emplace_back(head_.load(std::memory_order_relaxed) + 1,
+                            std::make_shared<pjrt::Event>(std::move(done)));
       while (running_.size() > 1 && running_.front().second->ready()) running_.pop_front();
     }
   } catch (const std::exception& e) {
@@ -664,7 +690,8 @@ ArrayPtr Runtime::upload(const void* data, const hlo::Type& type) {
   pjrt::Client& c = client();
   ArrayPtr a(new Array(intern(type)));
   static const char nothing = 0;
-  a->set_buffer(c.from_host(data != nullptr ? data : &nothing, pjrt_type(type.dtype), type.dims, device_));
+  a->set_buffer(
+      c.from_host(data != nullptr ? data : &nothing, pjrt_type(type.dtype), type.dims, device_));
   return a;
 }
 
@@ -689,8 +716,9 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
   drain_checks(true);
   if (array->state() == Array::Failed) throw UserError(UserError::Runtime, array->error());
   if (array->state() == Array::Placeholder)
-    throw UserError(UserError::Runtime,
-                    "a value was read while a function was being traced; its result must not depend on data");
+    throw UserError(
+        UserError::Runtime,
+        "a value was read while a function was being traced; its result must not depend on data");
   array->buffer().await();
   return array->buffer();
 }

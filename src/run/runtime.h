@@ -39,14 +39,14 @@ class CheckFailure : public graph::UserError {
 };
 
 struct Stats {
-  uint64_t calls = 0;            // op calls submitted
-  uint64_t programs_run = 0;     // programs executed
-  uint64_t compiled = 0;         // programs compiled
-  uint64_t memory_hits = 0;      // programs found in memory
-  uint64_t disk_hits = 0;        // programs loaded from disk
-  uint64_t traced = 0;           // op calls traced
+  uint64_t calls = 0;         // op calls submitted
+  uint64_t programs_run = 0;  // programs executed
+  uint64_t compiled = 0;      // programs compiled
+  uint64_t memory_hits = 0;   // programs found in memory
+  uint64_t disk_hits = 0;     // programs loaded from disk
+  uint64_t traced = 0;        // op calls traced
   uint64_t scalar_uploads = 0;
-  double compile_seconds = 0;    // in the compile threads
+  double compile_seconds = 0;  // in the compile threads
   double load_seconds = 0;
   double wait_compile_seconds = 0;  // the execution thread waited for a compile
   double run_seconds = 0;           // in the execution thread, executing
@@ -70,9 +70,9 @@ class Runtime {
 
   std::mutex& mutex() { return mutex_; }
   // The rest of a call's inputs and results travels in one struct, so that it can be reused.
-  // mutex() must be held. `results` are new arrays, one per result of the record. `inputs` are moved
-  // from: the execution thread, which may be at work before this returns, donates what only it
-  // holds. `line` (may be null) outlives the process: where in Python the call was made.
+  // mutex() must be held. `results` are new arrays, one per result of the record. `inputs` are
+  // moved from: the execution thread, which may be at work before this returns, donates what only
+  // it holds. `line` (may be null) outlives the process: where in Python the call was made.
   void submit(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
               std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
               const std::string* line);

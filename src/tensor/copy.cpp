@@ -67,8 +67,9 @@ at::Tensor download(const at::Tensor& src) {
     pjrt::Buffer& buffer = runtime.await(base);
     auto* bytes = static_cast<char*>(buffer.host_pointer());
     if (bytes != nullptr) {
-      at::Tensor view = at::from_blob(bytes + plain.storage_offset() * static_cast<int64_t>(plain.element_size()),
-                                      plain.sizes(), plain.strides(), out.options());
+      at::Tensor view =
+          at::from_blob(bytes + plain.storage_offset() * static_cast<int64_t>(plain.element_size()),
+                        plain.sizes(), plain.strides(), out.options());
       out.copy_(view);
       return out;
     }
@@ -108,8 +109,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
     bool to = on_device(self), from = on_device(src);
     if (to && !from && src.device().is_meta())
       TORCH_CHECK_NOT_IMPLEMENTED(false, "Cannot copy out of meta tensor; no data!");
-    TORCH_CHECK(to ? (from || src.device().is_cpu()) : self.device().is_cpu() || self.device().is_meta(),
-                "copy_: cannot copy between ", src.device(), " and ", self.device());
+    TORCH_CHECK(
+        to ? (from || src.device().is_cpu()) : self.device().is_cpu() || self.device().is_meta(),
+        "copy_: cannot copy between ", src.device(), " and ", self.device());
     if (self.device().is_meta()) return self;
     if (!from) {
       copy_host_to_device(self, src);
@@ -154,14 +156,16 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   return guard([&] {
     Runtime& runtime = Runtime::instance();
-    TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+    TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
+                " elements cannot be converted to Scalar");
     at::Tensor plain = self.is_conj() || self.is_neg() ? self.resolve_conj().resolve_neg() : self;
     if (runtime.client().is_cpu()) {
       ArrayPtr base = base_of(plain);
       pjrt::Buffer& buffer = runtime.await(base);
       if (auto* bytes = static_cast<char*>(buffer.host_pointer())) {
-        at::Tensor view = at::from_blob(bytes + plain.storage_offset() * static_cast<int64_t>(plain.element_size()),
-                                        {}, at::TensorOptions().dtype(plain.scalar_type()));
+        at::Tensor view = at::from_blob(
+            bytes + plain.storage_offset() * static_cast<int64_t>(plain.element_size()), {},
+            at::TensorOptions().dtype(plain.scalar_type()));
         return at::_local_scalar_dense(view);
       }
     }
@@ -170,8 +174,12 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ", other.device(), "!");
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.scalar_type(), " but got data type ", other.scalar_type(), " for argument 'other'");
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", other.device(), "!");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ",
+              self.scalar_type(), " but got data type ", other.scalar_type(),
+              " for argument 'other'");
   if (self.sizes() != other.sizes()) return false;
   if (self.numel() == 0) return true;
   return at::eq(self, other).all().item<bool>();

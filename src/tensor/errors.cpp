@@ -14,13 +14,20 @@ void rethrow_as_torch() {
   } catch (const graph::UserError& e) {
     using Kind = graph::UserError::Kind;
     switch (e.kind()) {
-      case Kind::Index: throw c10::IndexError(here, e.what());
-      case Kind::Value: throw c10::ValueError(here, e.what());
-      case Kind::Type: throw c10::TypeError(here, e.what());
-      case Kind::NotImplemented: throw c10::NotImplementedError(here, e.what());
-      case Kind::OutOfMemory: throw c10::OutOfMemoryError(here, e.what());
-      case Kind::LinAlg: throw c10::LinAlgError(here, e.what());
-      case Kind::Runtime: break;
+      case Kind::Index:
+        throw c10::IndexError(here, e.what());
+      case Kind::Value:
+        throw c10::ValueError(here, e.what());
+      case Kind::Type:
+        throw c10::TypeError(here, e.what());
+      case Kind::NotImplemented:
+        throw c10::NotImplementedError(here, e.what());
+      case Kind::OutOfMemory:
+        throw c10::OutOfMemoryError(here, e.what());
+      case Kind::LinAlg:
+        throw c10::LinAlgError(here, e.what());
+      case Kind::Runtime:
+        break;
     }
     throw c10::Error(here, e.what());
   } catch (const pjrt::Error& e) {

@@ -28,8 +28,8 @@ void check_device(std::optional<c10::Device> d) {
 }
 
 void check_layout(std::optional<c10::Layout> layout) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::Layout::Strided,
-                              "tpu tensors of layout ", *layout, " cannot be made this way");
+  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::Layout::Strided, "tpu tensors of layout ",
+                              *layout, " cannot be made this way");
 }
 
 at::Tensor empty_memory_format(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -74,7 +74,8 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
                         at::IntArrayRef stride) {
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   self.unsafeGetTensorImpl()->set_storage_offset(offset);
-  at::OptionalIntArrayRef strides = stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt;
+  at::OptionalIntArrayRef strides =
+      stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt;
   if (strides) {
     self.unsafeGetTensorImpl()->set_sizes_and_strides(size, *strides);
   } else {
@@ -94,7 +95,8 @@ at::Tensor& set_source_storage(at::Tensor& self, at::Storage source) {
 
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
   if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
-  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(),
+                     source.strides());
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
@@ -110,18 +112,21 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArray
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) { return at::native::view(self, size); }
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+  return at::native::view(self, size);
+}
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
   return at::native::_reshape_alias(self, size, stride);
 }
 at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
   return at::native::unfold(self, dim, size, step);
 }
-// Tensors of the device are plain strided tensors, so a module's parameters keep their identity when
-// they move here (PyTorch's own list of such backends has no place for ours).
+// Tensors of the device are plain strided tensors, so a module's parameters keep their identity
+// when they move here (PyTorch's own list of such backends has no place for ours).
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   auto plain = [](const at::Tensor& t) {
-    return t.layout() == at::kStrided && (t.device().is_cpu() || t.device().is_cuda() || t.device().type() == device_type()) &&
+    return t.layout() == at::kStrided &&
+           (t.device().is_cpu() || t.device().is_cuda() || t.device().type() == device_type()) &&
            !t.is_mkldnn() && !t.unsafeGetTensorImpl()->is_python_dispatch() && !t.is_quantized();
   };
   return plain(self) && plain(from);

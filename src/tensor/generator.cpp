@@ -17,7 +17,8 @@ void GeneratorImpl::set_current_seed(uint64_t seed) {
 }
 
 void GeneratorImpl::set_offset(uint64_t offset) {
-  TORCH_CHECK(offset % 4 == 0, "the offset of a tpu generator must be a multiple of 4, got ", offset);
+  TORCH_CHECK(offset % 4 == 0, "the offset of a tpu generator must be a multiple of 4, got ",
+              offset);
   offset_ = offset;
 }
 

@@ -91,9 +91,15 @@ graph::TraceOptions trace_options() {
   o.platform = Runtime::instance().is_cpu() ? graph::Platform::Cpu : graph::Platform::Tpu;
   o.default_float = dtype_of(c10::get_default_dtype_as_scalartype());
   switch (at::globalContext().float32MatmulPrecision()) {
-    case at::Float32MatmulPrecision::HIGHEST: o.precision = hlo::Precision::Highest; break;
-    case at::Float32MatmulPrecision::HIGH: o.precision = hlo::Precision::High; break;
-    case at::Float32MatmulPrecision::MEDIUM: o.precision = hlo::Precision::Default; break;
+    case at::Float32MatmulPrecision::HIGHEST:
+      o.precision = hlo::Precision::Highest;
+      break;
+    case at::Float32MatmulPrecision::HIGH:
+      o.precision = hlo::Precision::High;
+      break;
+    case at::Float32MatmulPrecision::MEDIUM:
+      o.precision = hlo::Precision::Default;
+      break;
   }
   return o;
 }
@@ -138,30 +144,59 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
       t = t->castRaw<c10::OptionalType>()->getElementType().get();
     Kind kind = Kind::Ignored;
     switch (t->kind()) {
-      case c10::TypeKind::TensorType: kind = Kind::Tensor; break;
-      case c10::TypeKind::NumberType: kind = Kind::Scalar; break;
-      case c10::TypeKind::FloatType: kind = Kind::Float; break;
+      case c10::TypeKind::TensorType:
+        kind = Kind::Tensor;
+        break;
+      case c10::TypeKind::NumberType:
+        kind = Kind::Scalar;
+        break;
+      case c10::TypeKind::FloatType:
+        kind = Kind::Float;
+        break;
       case c10::TypeKind::IntType:
-      case c10::TypeKind::SymIntType: kind = Kind::Int; break;
-      case c10::TypeKind::BoolType: kind = Kind::Bool; break;
-      case c10::TypeKind::StringType: kind = Kind::Text; break;
-      case c10::TypeKind::ScalarTypeType: kind = Kind::DType; break;
-      case c10::TypeKind::DeviceObjType: kind = Kind::Device; break;
-      case c10::TypeKind::GeneratorType: kind = Kind::Generator; break;
+      case c10::TypeKind::SymIntType:
+        kind = Kind::Int;
+        break;
+      case c10::TypeKind::BoolType:
+        kind = Kind::Bool;
+        break;
+      case c10::TypeKind::StringType:
+        kind = Kind::Text;
+        break;
+      case c10::TypeKind::ScalarTypeType:
+        kind = Kind::DType;
+        break;
+      case c10::TypeKind::DeviceObjType:
+        kind = Kind::Device;
+        break;
+      case c10::TypeKind::GeneratorType:
+        kind = Kind::Generator;
+        break;
       case c10::TypeKind::ListType: {
         const c10::Type* e = t->castRaw<c10::ListType>()->getElementType().get();
         if (e->kind() == c10::TypeKind::OptionalType)
           e = e->castRaw<c10::OptionalType>()->getElementType().get();
         switch (e->kind()) {
-          case c10::TypeKind::TensorType: kind = Kind::TensorList; break;
-          case c10::TypeKind::NumberType: kind = Kind::ScalarList; break;
-          case c10::TypeKind::FloatType: kind = Kind::FloatList; break;
-          case c10::TypeKind::BoolType: kind = Kind::BoolList; break;
-          default: kind = Kind::IntList; break;
+          case c10::TypeKind::TensorType:
+            kind = Kind::TensorList;
+            break;
+          case c10::TypeKind::NumberType:
+            kind = Kind::ScalarList;
+            break;
+          case c10::TypeKind::FloatType:
+            kind = Kind::FloatList;
+            break;
+          case c10::TypeKind::BoolType:
+            kind = Kind::BoolList;
+            break;
+          default:
+            kind = Kind::IntList;
+            break;
         }
         break;
       }
-      default: break;
+      default:
+        break;
     }
     kinds_.push_back(kind);
     if (form == graph::Variant::Out && a.alias_info() != nullptr && a.alias_info()->isWrite()) {
@@ -224,7 +259,8 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
   const int64_t* strides = t->strides().data();
   const Array* value = slot->value.get();
   hlo::DType dtype = dtype_of(scalar_type);
-  uint64_t head = 0x30 | static_cast<uint64_t>(scalar_type) << 8 | static_cast<uint64_t>(rank) << 16 |
+  uint64_t head = 0x30 | static_cast<uint64_t>(scalar_type) << 8 |
+                  static_cast<uint64_t>(rank) << 16 |
                   static_cast<uint64_t>(t->is_wrapped_number()) << 32;
   graph::Window window{sizes, strides, rank, t->storage_offset()};
   if (C10_LIKELY(value != nullptr && value->type().dtype == dtype)) {
@@ -241,7 +277,8 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
     hlo::Type base = base_type(*t);
     hlo::Type seen = graph::reinterpreted(base, dtype);
     graph::ViewKind kind = graph::classify(window, seen.dims.data(), seen.rank());
-    frame.words.push(head | static_cast<uint64_t>(kind) << 40 | static_cast<uint64_t>(value == nullptr) << 48 |
+    frame.words.push(head | static_cast<uint64_t>(kind) << 40 |
+                     static_cast<uint64_t>(value == nullptr) << 48 |
                      static_cast<uint64_t>(base.dtype) << 56);
     for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(sizes[d]));
     for (int64_t d = 0; d < rank; ++d) frame.words.push(static_cast<uint64_t>(strides[d]));
@@ -370,7 +407,8 @@ graph::Key OpKernel::key_of(Frame& frame, const c10::IValue* args) {
 }
 
 // The arguments as the graph layer wants them; only on a miss.
-std::shared_ptr<graph::Args> OpKernel::arguments(const Frame& frame, const c10::IValue* args) const {
+std::shared_ptr<graph::Args> OpKernel::arguments(const Frame& frame,
+                                                 const c10::IValue* args) const {
   auto out = std::make_shared<graph::Args>(kinds_.size());
   auto tensor_arg = [&](Arg& a, const at::TensorBase& t) {
     if (!t.defined()) return;
@@ -532,9 +570,9 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   return sites_.try_emplace(key, std::move(site)).first->second;
 }
 
-// Written tensors must not overlap themselves (a matter of sizes and strides, so asked once per call
-// shape), and in elementwise ops not partly overlap an input (a matter of offsets too).
-// A fill writes one value everywhere, so how its target overlaps does not matter.
+// Written tensors must not overlap themselves (a matter of sizes and strides, so asked once per
+// call shape), and in elementwise ops not partly overlap an input (a matter of offsets too). A fill
+// writes one value everywhere, so how its target overlaps does not matter.
 void OpKernel::check_written(const c10::IValue* args, bool all) const {
   if (variant_.entry->name == "aten::fill" || variant_.entry->name == "aten::zero") return;
   auto check = [&](const at::Tensor& out) {
@@ -544,7 +582,8 @@ void OpKernel::check_written(const c10::IValue* args, bool all) const {
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (!args[i].isTensor()) continue;
       const at::Tensor& in = args[i].toTensor();
-      if (in.defined() && !in.is_same(out) && in.is_alias_of(out)) at::assert_no_partial_overlap(out, in);
+      if (in.defined() && !in.is_same(out) && in.is_alias_of(out))
+        at::assert_no_partial_overlap(out, in);
     }
   };
   auto check_each = [&](const c10::IValue& v) {
@@ -567,14 +606,16 @@ void OpKernel::resolve_lazy(c10::IValue* args) const {
                    (variant_.first_out >= 0 && static_cast<int>(i) >= variant_.first_out &&
                     static_cast<int>(i) < variant_.first_out + variant_.out_count);
     if (args[i].isTensor() && lazy(args[i].toTensor())) {
-      TORCH_CHECK(!written, variant_.op, ": cannot write to a conjugated or negated view; pass a plain tensor");
+      TORCH_CHECK(!written, variant_.op,
+                  ": cannot write to a conjugated or negated view; pass a plain tensor");
       args[i] = resolved(args[i].toTensor());
     } else if (args[i].isTensorList()) {
       std::vector<at::Tensor> list = args[i].toTensorVector();
       bool any = false;
       for (at::Tensor& t : list) {
         if (!lazy(t)) continue;
-        TORCH_CHECK(!written, variant_.op, ": cannot write to a conjugated or negated view; pass a plain tensor");
+        TORCH_CHECK(!written, variant_.op,
+                    ": cannot write to a conjugated or negated view; pass a plain tensor");
         t = resolved(t);
         any = true;
       }
@@ -603,7 +644,9 @@ void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
       if (spec.result < 0 || !out.defined()) return;
       if (out.sizes() == c10::IntArrayRef(spec.sizes)) return;
       at::native::resize_output(out, spec.sizes);
-      if (!spec.contiguous && out.numel() > 0) const_cast<at::Tensor&>(out).unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+      if (!spec.contiguous && out.numel() > 0)
+        const_cast<at::Tensor&>(out).unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes,
+                                                                                  spec.strides);
     };
     if (v.isTensor()) {
       fit(v.toTensor());
@@ -616,8 +659,8 @@ void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
 namespace {
 
 // What run-time scalars are at this call.
-uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t offset, uint64_t seed,
-                     uint64_t random) {
+uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t offset,
+                     uint64_t seed, uint64_t random) {
   auto as_float = [&](double v) -> uint64_t {
     if (s.dtype == hlo::DType::F64) return bits(v);
     auto f = static_cast<float>(v);
@@ -787,7 +830,8 @@ void OpKernel::call(torch::jit::Stack* stack) {
   guard([&] { run(stack); });
 }
 
-void OpKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void OpKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
+                          torch::jit::Stack* stack) {
   call(stack);
 }
 
@@ -796,10 +840,12 @@ void OpKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch
 namespace {
 // Looked at by every call: a direct load instead of a call into the dynamic linker.
 __attribute__((tls_model("initial-exec"))) thread_local Capture* current_capture = nullptr;
-}
+}  // namespace
 
 Capture* Capture::current() { return current_capture; }
-Capture::Capture(graph::Call& call) : call_(call), outer_(current_capture) { current_capture = this; }
+Capture::Capture(graph::Call& call) : call_(call), outer_(current_capture) {
+  current_capture = this;
+}
 Capture::~Capture() { current_capture = outer_; }
 
 at::TensorBase Capture::input(const hlo::Value& value, c10::ScalarType dtype) {
@@ -831,16 +877,20 @@ hlo::Value Capture::value(const ArrayPtr& array) {
                            "a traced function uses a tensor that is not one of its arguments");
   std::vector<char> bytes(static_cast<size_t>(type.bytes()));
   buffer.to_host(bytes.data(), bytes.size());
-  at::Tensor host = at::from_blob(bytes.data(), type.dims, at::TensorOptions().dtype(scalar_type_of(type.dtype)));
+  at::Tensor host =
+      at::from_blob(bytes.data(), type.dims, at::TensorOptions().dtype(scalar_type_of(type.dtype)));
   hlo::Value v;
   if (hlo::is_complex(type.dtype))
-    throw graph::UserError(graph::UserError::Runtime, "a traced function closes over a complex tensor");
+    throw graph::UserError(graph::UserError::Runtime,
+                           "a traced function closes over a complex tensor");
   if (hlo::is_floating(type.dtype)) {
     at::Tensor d = host.to(at::kDouble).contiguous();
-    v = hlo::constant_doubles(call_.builder(), type, {d.data_ptr<double>(), static_cast<size_t>(d.numel())});
+    v = hlo::constant_doubles(call_.builder(), type,
+                              {d.data_ptr<double>(), static_cast<size_t>(d.numel())});
   } else {
     at::Tensor d = host.to(at::kLong).contiguous();
-    v = hlo::constant_ints(call_.builder(), type, {d.data_ptr<int64_t>(), static_cast<size_t>(d.numel())});
+    v = hlo::constant_ints(call_.builder(), type,
+                           {d.data_ptr<int64_t>(), static_cast<size_t>(d.numel())});
   }
   values_[array.get()] = v;
   held_.push_back(array);
@@ -859,9 +909,10 @@ hlo::Value Capture::value_of(const at::TensorBase& tensor) {
   m.base = base.type();
   int64_t offset = m.offset;
   hlo::Builder& b = call_.builder();
-  return graph::read_view(graph::reinterpret(base, m.dtype), m, [&](int64_t divisor, int64_t modulus) {
-    return hlo::constant_int(b, {hlo::DType::S64, {}}, (offset / divisor) % modulus);
-  });
+  return graph::read_view(
+      graph::reinterpret(base, m.dtype), m, [&](int64_t divisor, int64_t modulus) {
+        return hlo::constant_int(b, {hlo::DType::S64, {}}, (offset / divisor) % modulus);
+      });
 }
 
 void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,

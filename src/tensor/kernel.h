@@ -25,7 +25,8 @@ class OpKernel final : public c10::OperatorKernel {
   OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entry,
            graph::Variant::Form form, bool foreach);
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
   // The same without dispatch, for our own C++ callers.
   void call(torch::jit::Stack* stack);
 
@@ -35,8 +36,21 @@ class OpKernel final : public c10::OperatorKernel {
 
  private:
   enum class Kind : uint8_t {
-    Tensor, TensorList, Scalar, ScalarList, Float, FloatList, Int, Bool, IntList, BoolList, Text,
-    DType, Device, Generator, Ignored,
+    Tensor,
+    TensorList,
+    Scalar,
+    ScalarList,
+    Float,
+    FloatList,
+    Int,
+    Bool,
+    IntList,
+    BoolList,
+    Text,
+    DType,
+    Device,
+    Generator,
+    Ignored,
   };
   struct CallSite {
     graph::RecordPtr record;
@@ -60,7 +74,7 @@ class OpKernel final : public c10::OperatorKernel {
   std::vector<Kind> kinds_;
   std::vector<bool> list_return_;
   size_t returns_ = 0;
-  bool writes_ = false;  // keys tell which tensors share storages
+  bool writes_ = false;                  // keys tell which tensors share storages
   std::atomic<bool> has_checks_{false};  // some call of it may fail at run time
   graph::Variant variant_;
   std::unordered_map<graph::Key, CallSite, graph::KeyHash> sites_;

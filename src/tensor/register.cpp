@@ -66,10 +66,14 @@ c10::IValue host_number(const graph::TensorArg& t) {
 
 c10::Scalar scalar_of(const graph::Number& n) {
   switch (n.kind) {
-    case graph::Number::Bool: return c10::Scalar(n.i != 0);
-    case graph::Number::Int: return c10::Scalar(n.i);
-    case graph::Number::Float: return c10::Scalar(n.re);
-    case graph::Number::Complex: return c10::Scalar(c10::complex<double>(n.re, n.im));
+    case graph::Number::Bool:
+      return c10::Scalar(n.i != 0);
+    case graph::Number::Int:
+      return c10::Scalar(n.i);
+    case graph::Number::Float:
+      return c10::Scalar(n.re);
+    case graph::Number::Complex:
+      return c10::Scalar(c10::complex<double>(n.re, n.im));
   }
   return {};
 }
@@ -231,7 +235,8 @@ class DerivedKernel final : public c10::OperatorKernel {
       std::lock_guard lock(fallback_mutex);
       first = ++fallback_count[name] == 1;
     }
-    if (first) TORCH_WARN(name, " has no tpu lowering and runs on the CPU (TORCH_TPU_CPU_FALLBACK=1)");
+    if (first)
+      TORCH_WARN(name, " has no tpu lowering and runs on the CPU (TORCH_TPU_CPU_FALLBACK=1)");
     at::native::cpu_fallback(op, stack);
   }
 
@@ -255,7 +260,8 @@ const FunctionSchema* functional_of(const FunctionSchema& schema,
   std::string name = schema.name();
   if (in_place) name.pop_back();
   // The one op whose functional form has another name.
-  if (name == "aten::normal" && schema.arguments()[0].name() == "self") name = "aten::normal_functional";
+  if (name == "aten::normal" && schema.arguments()[0].name() == "self")
+    name = "aten::normal_functional";
   std::vector<const c10::Argument*> args;
   for (const auto& a : schema.arguments())
     if (in_place || !is_out(a)) args.push_back(&a);
@@ -321,7 +327,8 @@ OpKernel& direct(const char* name, Variant::Form form) {
     std::string overload = dot == std::string_view::npos ? "" : std::string(s.substr(dot + 1));
     const OpEntry* e = OpTable::instance().find(s.substr(0, dot), overload);
     TORCH_INTERNAL_ASSERT(e != nullptr, "no entry ", name);
-    auto schema = c10::Dispatcher::singleton().findSchema({std::string(s.substr(0, dot)), overload});
+    auto schema =
+        c10::Dispatcher::singleton().findSchema({std::string(s.substr(0, dot)), overload});
     TORCH_INTERNAL_ASSERT(schema, "no schema ", name);
     k = std::make_shared<OpKernel>(schema->schema(), e, form, false);
   }
@@ -350,7 +357,8 @@ void call_in_place(const char* entry, const at::Tensor& self, std::vector<c10::I
 }
 
 std::vector<at::Tensor> call_entry(const char* entry, std::vector<c10::IValue> args) {
-  torch::jit::Stack stack(std::make_move_iterator(args.begin()), std::make_move_iterator(args.end()));
+  torch::jit::Stack stack(std::make_move_iterator(args.begin()),
+                          std::make_move_iterator(args.end()));
   direct(entry, Variant::Functional).call(&stack);
   std::vector<at::Tensor> out;
   for (c10::IValue& v : stack) out.push_back(v.toTensor());
@@ -361,8 +369,8 @@ void register_operators() {
   auto& dispatcher = c10::Dispatcher::singleton();
   const OpTable& table = OpTable::instance();
   // Registrations live as long as the library object.
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
-                                            __FILE__, __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   std::multimap<std::string, const FunctionSchema*> functional;
   std::vector<c10::OperatorHandle> ops;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -371,7 +379,8 @@ void register_operators() {
     if (!op) continue;
     ops.push_back(*op);
     // Arguments that are mutated along the way (running statistics) do not make a form in-place.
-    bool outs = std::any_of(op->schema().arguments().begin(), op->schema().arguments().end(), is_out);
+    bool outs =
+        std::any_of(op->schema().arguments().begin(), op->schema().arguments().end(), is_out);
     if (!outs && name.name.back() != '_') functional.emplace(name.name, &op->schema());
   }
   for (const c10::OperatorHandle& op : ops) {
@@ -433,12 +442,13 @@ void register_operators() {
       for (const auto& a : base->arguments()) synthetic->arg_names.push_back(a.name());
       kernel = std::make_shared<OpKernel>(schema, synthetic, form, false);
       std::string decomposed = synthetic->schema;
-      kernel->set_body([decomposed, base](graph::Call& c) { return decompose(decomposed, *base, c); });
+      kernel->set_body(
+          [decomposed, base](graph::Call& c) { return decompose(decomposed, *base, c); });
       row.how = "decomposition";
     }
     rows().push_back(row);
-    library->impl(name.c_str(),
-                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DerivedKernel>(std::move(kernel))));
+    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                    std::make_unique<DerivedKernel>(std::move(kernel))));
   }
 }
 

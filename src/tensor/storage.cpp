@@ -18,28 +18,49 @@ using hlo::DType;
 
 DType dtype_of(c10::ScalarType type) {
   switch (type) {
-    case at::kBool: return DType::Pred;
-    case at::kChar: return DType::S8;
-    case at::kShort: return DType::S16;
-    case at::kInt: return DType::S32;
-    case at::kLong: return DType::S64;
-    case at::kByte: return DType::U8;
-    case at::kUInt16: return DType::U16;
-    case at::kUInt32: return DType::U32;
-    case at::kUInt64: return DType::U64;
-    case at::kHalf: return DType::F16;
-    case at::kBFloat16: return DType::BF16;
-    case at::kFloat: return DType::F32;
-    case at::kDouble: return DType::F64;
-    case at::kComplexFloat: return DType::C64;
-    case at::kComplexDouble: return DType::C128;
-    case at::kFloat8_e4m3fn: return DType::F8E4M3FN;
-    case at::kFloat8_e5m2: return DType::F8E5M2;
-    case at::kFloat8_e4m3fnuz: return DType::F8E4M3FNUZ;
-    case at::kFloat8_e5m2fnuz: return DType::F8E5M2FNUZ;
-    case at::kFloat8_e8m0fnu: return DType::F8E8M0FNU;
+    case at::kBool:
+      return DType::Pred;
+    case at::kChar:
+      return DType::S8;
+    case at::kShort:
+      return DType::S16;
+    case at::kInt:
+      return DType::S32;
+    case at::kLong:
+      return DType::S64;
+    case at::kByte:
+      return DType::U8;
+    case at::kUInt16:
+      return DType::U16;
+    case at::kUInt32:
+      return DType::U32;
+    case at::kUInt64:
+      return DType::U64;
+    case at::kHalf:
+      return DType::F16;
+    case at::kBFloat16:
+      return DType::BF16;
+    case at::kFloat:
+      return DType::F32;
+    case at::kDouble:
+      return DType::F64;
+    case at::kComplexFloat:
+      return DType::C64;
+    case at::kComplexDouble:
+      return DType::C128;
+    case at::kFloat8_e4m3fn:
+      return DType::F8E4M3FN;
+    case at::kFloat8_e5m2:
+      return DType::F8E5M2;
+    case at::kFloat8_e4m3fnuz:
+      return DType::F8E4M3FNUZ;
+    case at::kFloat8_e5m2fnuz:
+      return DType::F8E5M2FNUZ;
+    case at::kFloat8_e8m0fnu:
+      return DType::F8E8M0FNU;
     // Two 4-bit floats to a byte: storage only, moved as bytes.
-    case at::kFloat4_e2m1fn_x2: return DType::U8;
+    case at::kFloat4_e2m1fn_x2:
+      return DType::U8;
     default:
       TORCH_CHECK_TYPE(false, "tpu tensors cannot have dtype ", c10::toString(type),
                        "; supported are bool, the integers, float16, bfloat16, float32, float64, "
@@ -49,27 +70,48 @@ DType dtype_of(c10::ScalarType type) {
 
 c10::ScalarType scalar_type_of(DType dtype) {
   switch (dtype) {
-    case DType::Pred: return at::kBool;
-    case DType::S8: return at::kChar;
-    case DType::S16: return at::kShort;
-    case DType::S32: return at::kInt;
-    case DType::S64: return at::kLong;
-    case DType::U8: return at::kByte;
-    case DType::U16: return at::kUInt16;
-    case DType::U32: return at::kUInt32;
-    case DType::U64: return at::kUInt64;
-    case DType::F16: return at::kHalf;
-    case DType::BF16: return at::kBFloat16;
-    case DType::F32: return at::kFloat;
-    case DType::F64: return at::kDouble;
-    case DType::C64: return at::kComplexFloat;
-    case DType::C128: return at::kComplexDouble;
-    case DType::F8E4M3FN: return at::kFloat8_e4m3fn;
-    case DType::F8E5M2: return at::kFloat8_e5m2;
-    case DType::F8E4M3FNUZ: return at::kFloat8_e4m3fnuz;
-    case DType::F8E5M2FNUZ: return at::kFloat8_e5m2fnuz;
-    case DType::F8E8M0FNU: return at::kFloat8_e8m0fnu;
-    case DType::F4E2M1FN: return at::kFloat4_e2m1fn_x2;
+    case DType::Pred:
+      return at::kBool;
+    case DType::S8:
+      return at::kChar;
+    case DType::S16:
+      return at::kShort;
+    case DType::S32:
+      return at::kInt;
+    case DType::S64:
+      return at::kLong;
+    case DType::U8:
+      return at::kByte;
+    case DType::U16:
+      return at::kUInt16;
+    case DType::U32:
+      return at::kUInt32;
+    case DType::U64:
+      return at::kUInt64;
+    case DType::F16:
+      return at::kHalf;
+    case DType::BF16:
+      return at::kBFloat16;
+    case DType::F32:
+      return at::kFloat;
+    case DType::F64:
+      return at::kDouble;
+    case DType::C64:
+      return at::kComplexFloat;
+    case DType::C128:
+      return at::kComplexDouble;
+    case DType::F8E4M3FN:
+      return at::kFloat8_e4m3fn;
+    case DType::F8E5M2:
+      return at::kFloat8_e5m2;
+    case DType::F8E4M3FNUZ:
+      return at::kFloat8_e4m3fnuz;
+    case DType::F8E5M2FNUZ:
+      return at::kFloat8_e5m2fnuz;
+    case DType::F8E8M0FNU:
+      return at::kFloat8_e8m0fnu;
+    case DType::F4E2M1FN:
+      return at::kFloat4_e2m1fn_x2;
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -168,18 +210,18 @@ Slot& slot_of(const at::TensorBase& tensor) {
 }
 
 c10::Storage make_storage(run::ArrayPtr value, int64_t nbytes) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(nbytes),
-      new_slot(std::move(value)), allocator(),
-      /*resizable=*/true));
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                            static_cast<size_t>(nbytes),
+                                                            new_slot(std::move(value)), allocator(),
+                                                            /*resizable=*/true));
 }
 
 at::TensorBase make_tensor(run::ArrayPtr value, const graph::OutputSpec& spec,
                            c10::ScalarType dtype) {
   int64_t nbytes = value->type().bytes();
   auto impl = c10::make_intrusive<c10::TensorImpl>(
-      make_storage(std::move(value), nbytes),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
+      make_storage(std::move(value), nbytes), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
   if (spec.contiguous) {
     if (spec.sizes.size() != 1 || spec.sizes[0] != 0) impl->set_sizes_contiguous(spec.sizes);
   } else {
@@ -233,9 +275,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     TORCH_CHECK(false, "tpu memory cannot be copied by address; use Tensor.copy_");
   }
   bool initialized() override { return run::Runtime::instance().initialized(); }
-  void emptyCache(c10::MempoolId_t = {0, 0}) override {
-    run::Runtime::instance().clear_programs();
-  }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override { run::Runtime::instance().clear_programs(); }
   // Programs run in the order of submission whatever stream they came from, so memory is never
   // reused early.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}

@@ -38,7 +38,8 @@ inline c10::Device device() { return c10::Device(c10::DeviceType::PrivateUse1, 0
 // The slot of a tensor on the device.
 inline Slot& slot_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage.data_ptr();
-  if (C10_LIKELY(data.get_deleter() == &delete_slot)) return *static_cast<Slot*>(data.get_context());
+  if (C10_LIKELY(data.get_deleter() == &delete_slot))
+    return *static_cast<Slot*>(data.get_context());
   return slot_at(data.get());
 }
 Slot& slot_of(const at::TensorBase& tensor);
