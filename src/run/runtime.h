@@ -128,6 +128,7 @@ class Runtime {
     pjrt::Buffer words;
     std::shared_ptr<Program> program;
     std::vector<const std::string*> lines;
+    bool held();
   };
 
   void start();
@@ -205,6 +206,7 @@ class Runtime {
 
   std::mutex checks_mutex_;
   std::deque<PendingCheck> checks_;
+  size_t sweep_checks_at_ = 1024;
 
   mutable std::mutex stats_mutex_;
   Stats stats_;
