@@ -34,6 +34,54 @@ void MemoryCount::remove(int64_t bytes) {
   buffers.fetch_sub(1, std::memory_order_relaxed);
 }
 
+namespace {
+
+struct ArrayPool {
+  struct Free {
+    Free* next;
+  };
+  std::atomic<bool> locked{false};
+  Free* first = nullptr;
+  int count = 0;
+  static constexpr int kMost = 4096;
+
+  void lock() {
+    while (locked.exchange(true, std::memory_order_acquire)) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  }
+  void unlock() { locked.store(false, std::memory_order_release); }
+};
+ArrayPool array_pool;
+
+}  // namespace
+
+void* Array::operator new(size_t size) {
+  array_pool.lock();
+  ArrayPool::Free* p = array_pool.first;
+  if (p != nullptr) {
+    array_pool.first = p->next;
+    --array_pool.count;
+  }
+  array_pool.unlock();
+  return p != nullptr ? static_cast<void*>(p) : ::operator new(size);
+}
+
+void Array::operator delete(void* p) {
+  array_pool.lock();
+  bool keep = array_pool.count < ArrayPool::kMost;
+  if (keep) {
+    auto* f = static_cast<ArrayPool::Free*>(p);
+    f->next = array_pool.first;
+    array_pool.first = f;
+    ++array_pool.count;
+  }
+  array_pool.unlock();
+  if (!keep) ::operator delete(p);
+}
+
 Array::~Array() {
   if (buffer_) memory_count().remove(counted_bytes_);
 }

@@ -27,6 +27,10 @@ class Array {
   explicit Array(const hlo::Type* type) : type_(type) {}
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
+  // One is made for each result of each op and often freed by another thread: from a pool of our
+  // own.
+  static void* operator new(size_t size);
+  static void operator delete(void* p);
   ~Array();
 
   const hlo::Type& type() const { return *type_; }

@@ -213,7 +213,8 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
                      const std::string* line) {
   require_usable();
   if (!initialized()) start();
-  calls_.fetch_add(1, std::memory_order_relaxed);
+  calls_.store(calls_.load(std::memory_order_relaxed) + 1,
+               std::memory_order_relaxed);  // under mutex_
   const Record& r = *record;
   if (mode() != Mode::DeferAndFuse) {
     submit_alone(record, inputs, scalars, results, line);
@@ -227,7 +228,7 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     return;
   }
   WindowNode node;
-  node.record = record;
+  node.record = &record;
   node.first_operand = static_cast<uint32_t>(window_operands_.size());
   node.operand_count = static_cast<uint32_t>(inputs.size());
   node.first_result = static_cast<uint32_t>(window_results_.size());
@@ -307,7 +308,7 @@ void Runtime::cut() {
     std::vector<ProgramNode> nodes;
     std::vector<hlo::Type> inputs;
     for (const WindowNode& n : window_) {
-      ProgramNode node{n.record, {}};
+      ProgramNode node{*n.record, {}};
       for (uint32_t i = 0; i < n.operand_count; ++i)
         node.operands.push_back(window_operands_[n.first_operand + i]);
       nodes.push_back(std::move(node));

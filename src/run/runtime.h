@@ -120,7 +120,7 @@ class Runtime {
     std::vector<const std::string*> lines;  // one per checked node
   };
   struct WindowNode {
-    graph::RecordPtr record;
+    const graph::RecordPtr* record;  // of a call site, which lives as long as the process
     uint32_t first_operand, operand_count, first_result, first_scalar;
     const std::string* line;
   };

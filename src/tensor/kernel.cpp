@@ -64,6 +64,13 @@ class Words {
       more_.push_back(w);
     }
   }
+  bool equal(const std::vector<uint64_t>& other) const {
+    return more_.empty() && other.size() == n_ && std::memcmp(other.data(), inline_, n_ * 8) == 0;
+  }
+  void copy_to(std::vector<uint64_t>& other) const {
+    other.clear();
+    if (more_.empty()) other.assign(inline_, inline_ + n_);
+  }
   graph::Key key() const {
     graph::KeyHasher h;
     h.words(inline_, n_);
@@ -140,8 +147,10 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
   size_t i = 0;
   for (const c10::Argument& a : schema.arguments()) {
     const c10::Type* t = a.real_type().get();
-    if (t->kind() == c10::TypeKind::OptionalType)
+    if (t->kind() == c10::TypeKind::OptionalType) {
       t = t->castRaw<c10::OptionalType>()->getElementType().get();
+      optional_ = true;
+    }
     Kind kind = Kind::Ignored;
     switch (t->kind()) {
       case c10::TypeKind::TensorType:
@@ -206,10 +215,27 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
     ++i;
   }
   returns_ = schema.returns().size();
+  returns_tensor_ =
+      returns_ == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::TensorType;
   for (const c10::Argument& r : schema.returns())
     list_return_.push_back(r.type()->kind() == c10::TypeKind::ListType);
   variant_.asked.resize(kinds_.size());
   writes_ = form != graph::Variant::Functional;
+}
+
+std::optional<std::pair<int, int>> OpKernel::plain_arguments() const {
+  if (variant_.form == graph::Variant::Out || !returns_tensor_ || optional_) return {};
+  int tensors = 0, numbers = 0;
+  for (Kind k : kinds_) {
+    if (k == Kind::Tensor && numbers == 0) {
+      ++tensors;
+    } else if (k == Kind::Scalar) {
+      ++numbers;
+    } else {
+      return {};
+    }
+  }
+  return std::pair(tensors, numbers);
 }
 
 void OpKernel::push_number(Frame& frame, size_t i, const c10::Scalar& s) {
@@ -389,12 +415,14 @@ void OpKernel::push_argument(Frame& frame, size_t i, const c10::IValue& v) {
   }
 }
 
-graph::Key OpKernel::key_of(Frame& frame, const c10::IValue* args) {
+void OpKernel::begin_words(Frame& frame) const {
   frame.words.push(variant_.id);
   frame.words.push(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
   if (variant_.asked_precision)
     frame.words.push(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
-  for (size_t i = 0; i < kinds_.size(); ++i) push_argument(frame, i, args[i]);
+}
+
+void OpKernel::end_words(Frame& frame) const {
   if (!variant_.derived.empty()) {
     c10::SmallVector<Number, 8> numbers(kinds_.size());
     for (const Frame::NumberSite& n : frame.numbers)
@@ -403,7 +431,22 @@ graph::Key OpKernel::key_of(Frame& frame, const c10::IValue* args) {
     for (graph::Derivation fn : variant_.derived)
       frame.words.push(static_cast<uint64_t>(fn(numbers.data())));
   }
-  return frame.words.key();
+}
+
+void OpKernel::describe(Frame& frame, const c10::IValue* args) {
+  begin_words(frame);
+  for (size_t i = 0; i < kinds_.size(); ++i) push_argument(frame, i, args[i]);
+  end_words(frame);
+}
+
+// The call site that fits the frame's words, or null. The runtime's mutex is held.
+const OpKernel::CallSite* OpKernel::find_site(const Frame& frame) {
+  if (last_site_ != nullptr && frame.words.equal(last_words_)) return last_site_;
+  auto found = sites_.find(frame.words.key());
+  if (found == sites_.end()) return nullptr;
+  last_site_ = &found->second;
+  frame.words.copy_to(last_words_);
+  return last_site_;
 }
 
 // The arguments as the graph layer wants them; only on a miss.
@@ -536,7 +579,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   auto trace_once = [&] {
     lock.lock();
     frame.emplace();
-    key_of(*frame, args);
+    describe(*frame, args);
     auto all = arguments(*frame, args);
     lock.unlock();
     return graph::trace(variant, std::move(all), options);
@@ -563,8 +606,10 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   variant_.asked = std::move(variant.asked);
   variant_.derived = std::move(variant.derived);
   variant_.asked_precision = variant.asked_precision;
+  last_site_ = nullptr;  // its words may not tell enough any more
   frame.emplace();
-  graph::Key key = key_of(*frame, args);
+  describe(*frame, args);
+  graph::Key key = frame->words.key();
   record->key = key;
   site.record = std::move(record);
   return sites_.try_emplace(key, std::move(site)).first->second;
@@ -630,7 +675,7 @@ void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
   variant.form = graph::Variant::Functional;
   lock.lock();
   Frame frame;
-  key_of(frame, args);
+  describe(frame, args);
   auto all = arguments(frame, args);
   lock.unlock();
   auto record = graph::trace(variant, std::move(all), trace_options());
@@ -697,41 +742,15 @@ uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t o
 
 }  // namespace
 
-void OpKernel::run(torch::jit::Stack* stack) {
-  size_t n = kinds_.size();
-  c10::IValue* args = stack->data() + (stack->size() - n);
+// Submits the call that the frame describes; unlocks. results: one array per result of the record.
+void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mutex>& lock,
+                      const std::string* line, Results& results) {
+  const Record& r = *site.record;
   Runtime& runtime = Runtime::instance();
-  if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
-  // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
-  // kernel's own tables are guarded by the same mutex otherwise.
-  // Asking Python takes the GIL, which another thread may hold while it waits for the mutex.
-  const std::string* line = has_checks_ ? line_source() : nullptr;
-  std::unique_lock lock(runtime.mutex());
-  Frame frame;
-  graph::Key key = key_of(frame, args);
-  if (C10_UNLIKELY(frame.lazy)) {
-    // PyTorch lets matrix products and a few others through with the bit set.
-    lock.unlock();
-    resolve_lazy(args);
-    return run(stack);
-  }
-  if (C10_UNLIKELY(frame.aliased)) check_written(args, /*all=*/false);
-  auto found = sites_.find(key);
-  const CallSite* site;
-  std::optional<Frame> second;
-  Frame* f = &frame;
-  if (C10_LIKELY(found != sites_.end())) {
-    site = &found->second;
-  } else {
-    lock.unlock();
-    site = &trace_site(second, args, lock, line);
-    f = &*second;
-  }
-  const Record& r = *site->record;
-  c10::SmallVector<ArrayPtr, 8> inputs, results;
+  c10::SmallVector<ArrayPtr, 8> inputs;
   c10::SmallVector<uint64_t, 8> scalars;
   auto site_of = [&](graph::TensorRef ref) -> Frame::Site& {
-    for (Frame::Site& s : f->sites)
+    for (Frame::Site& s : f.sites)
       if (s.arg == ref.arg && s.element == ref.element) return s;
     TORCH_INTERNAL_ASSERT(false, "argument of ", r.op, " not found");
   };
@@ -743,7 +762,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
   Capture* capture = Capture::current();
   uint64_t seed = 0, random = 0;
   if (r.random_increment != 0 && capture == nullptr) {
-    const at::Generator& g = f->generator != nullptr ? *f->generator : default_generator();
+    const at::Generator& g = f.generator != nullptr ? *f.generator : default_generator();
     auto* impl = at::check_generator<GeneratorImpl>(g);
     std::lock_guard hold(impl->mutex_);
     seed = impl->current_seed();
@@ -756,13 +775,13 @@ void OpKernel::run(torch::jit::Stack* stack) {
       offset = site_of(s.from).offset;
     } else if (s.kind == ScalarSource::NumberRe || s.kind == ScalarSource::NumberIm ||
                s.kind == ScalarSource::NumberFlag) {
-      for (const auto& x : f->numbers)
+      for (const auto& x : f.numbers)
         if (x.arg == s.from.arg && x.element == s.from.element) number = &x.number;
       TORCH_INTERNAL_ASSERT(number != nullptr);
     }
     scalars.push_back(scalar_word(s, number, offset, seed, random));
   }
-  for (const hlo::Type* t : site->result_types) results.push_back(ArrayPtr(new Array(t)));
+  for (const hlo::Type* t : site.result_types) results.push_back(ArrayPtr(new Array(t)));
   if (C10_UNLIKELY(capture != nullptr)) {
     lock.unlock();
     std::vector<ArrayPtr> in(inputs.begin(), inputs.end()), out(results.begin(), results.end());
@@ -770,7 +789,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
     capture->record(r, in, words, out);
     lock.lock();
   } else {
-    for (const hlo::Type* t : site->result_types) {
+    for (const hlo::Type* t : site.result_types) {
       if (C10_UNLIKELY(t->elements() >= (1 << 22)) &&
           t->bytes() > runtime.memory_limit() - run::memory_count().live.load()) {
         lock.unlock();
@@ -786,13 +805,73 @@ void OpKernel::run(torch::jit::Stack* stack) {
     // In-place calls give up the slot's own hold on the old base here, so that the execution
     // thread finds itself the only holder and may donate it.
     for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
-    runtime.submit(site->record, {inputs.data(), inputs.size()}, {scalars.data(), scalars.size()},
+    runtime.submit(site.record, {inputs.data(), inputs.size()}, {scalars.data(), scalars.size()},
                    {results.data(), results.size()}, line);
   }
   if (capture != nullptr)
     for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
   inputs.clear();
   lock.unlock();
+}
+
+// The way of nearly all calls of elementwise operators and products in a program that has warmed
+// up.
+bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
+                          c10::ArrayRef<const c10::Scalar*> scalars, at::Tensor* out) {
+  Runtime& runtime = Runtime::instance();
+  if (!runtime.initialized() || has_checks_ || Capture::current() != nullptr) return false;
+  std::unique_lock lock(runtime.mutex());
+  Frame frame;
+  begin_words(frame);
+  size_t i = 0;
+  for (const at::Tensor* t : tensors) push_tensor(frame, i++, 0, *t);
+  for (const c10::Scalar* s : scalars) {
+    push_number(frame, i, *s);
+    frame.numbers.push_back({static_cast<uint16_t>(i++), 0, *s});
+  }
+  end_words(frame);
+  if (frame.lazy || frame.aliased) return false;
+  const CallSite* site = find_site(frame);
+  if (site == nullptr) return false;
+  Results results;
+  launch(frame, *site, lock, nullptr, results);
+  if (out != nullptr) {
+    const graph::OutputSpec& spec = site->record->outputs[0];
+    *out = make_tensor(std::move(results[spec.result]), spec, site->output_types[0]);
+  }
+  return true;
+}
+
+void OpKernel::run(torch::jit::Stack* stack) {
+  size_t n = kinds_.size();
+  c10::IValue* args = stack->data() + (stack->size() - n);
+  Runtime& runtime = Runtime::instance();
+  if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
+  // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
+  // kernel's own tables are guarded by the same mutex otherwise.
+  // Asking Python takes the GIL, which another thread may hold while it waits for the mutex.
+  const std::string* line = has_checks_ ? line_source() : nullptr;
+  std::unique_lock lock(runtime.mutex());
+  Frame frame;
+  describe(frame, args);
+  if (C10_UNLIKELY(frame.lazy)) {
+    // PyTorch lets matrix products and a few others through with the bit set.
+    lock.unlock();
+    resolve_lazy(args);
+    return run(stack);
+  }
+  if (C10_UNLIKELY(frame.aliased)) check_written(args, /*all=*/false);
+  std::optional<Frame> second;
+  Frame* f = &frame;
+  const CallSite* site = find_site(frame);
+  if (C10_UNLIKELY(site == nullptr)) {
+    lock.unlock();
+    site = &trace_site(second, args, lock, line);
+    f = &*second;
+  }
+  const Record& r = *site->record;
+  Results results;
+  launch(*f, *site, lock, line, results);
 
   // Results onto the stack.
   if (variant_.form == graph::Variant::Functional) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 - The boxed kernel behind every operator: arguments to key, key to record, record to submit().
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <functional>
@@ -29,6 +31,13 @@ class OpKernel final : public c10::OperatorKernel {
                   torch::jit::Stack* stack);
   // The same without dispatch, for our own C++ callers.
   void call(torch::jit::Stack* stack);
+  // The same without boxing, for an op whose arguments are tensors and then numbers and whose
+  // result is one tensor (out; null for in-place forms). False: not a call shape seen before, or
+  // not a plain one; call() does it.
+  bool call_known(c10::ArrayRef<const at::Tensor*> tensors,
+                  c10::ArrayRef<const c10::Scalar*> scalars, at::Tensor* out);
+  // How many tensors and numbers such an op takes; nothing for others.
+  std::optional<std::pair<int, int>> plain_arguments() const;
 
   // A lowering made at run time instead of the entry's body.
   void set_body(std::function<hlo::Values(graph::Call&)> body) { variant_.body = std::move(body); }
@@ -62,7 +71,14 @@ class OpKernel final : public c10::OperatorKernel {
   void push_argument(Frame& frame, size_t i, const c10::IValue& value);
   void push_tensor(Frame& frame, size_t i, size_t element, const at::TensorBase& tensor);
   void push_number(Frame& frame, size_t i, const c10::Scalar& number);
-  graph::Key key_of(Frame& frame, const c10::IValue* args);
+  // Everything about a call that its record depends on, as words in frame.words.
+  void describe(Frame& frame, const c10::IValue* args);
+  void begin_words(Frame& frame) const;
+  void end_words(Frame& frame) const;
+  const CallSite* find_site(const Frame& frame);
+  using Results = c10::SmallVector<run::ArrayPtr, 8>;
+  void launch(Frame& frame, const CallSite& site, std::unique_lock<std::mutex>& lock,
+              const std::string* line, Results& results);
   const CallSite& trace_site(std::optional<Frame>& frame, c10::IValue* args,
                              std::unique_lock<std::mutex>& lock, const std::string*& line);
   std::shared_ptr<graph::Args> arguments(const Frame& frame, const c10::IValue* args) const;
@@ -74,10 +90,14 @@ class OpKernel final : public c10::OperatorKernel {
   std::vector<Kind> kinds_;
   std::vector<bool> list_return_;
   size_t returns_ = 0;
+  bool returns_tensor_ = false;          // one tensor and nothing else
+  bool optional_ = false;                // some argument may be None
   bool writes_ = false;                  // keys tell which tensors share storages
   std::atomic<bool> has_checks_{false};  // some call of it may fail at run time
   graph::Variant variant_;
   std::unordered_map<graph::Key, CallSite, graph::KeyHash> sites_;
+  const CallSite* last_site_ = nullptr;
+  std::vector<uint64_t> last_words_;
 };
 
 graph::TraceOptions trace_options();
