@@ -85,14 +85,25 @@ def test_checks_that_nobody_waits_for_do_not_pile_up(mode):
         index = torch.tensor([1, 7], device="tpu")
         for _ in range(10):
             y = x[index]
-        tpu.synchronize()
-        count = tpu.memory_stats()["allocation.all.current"]
         memory = resident()
+        count = tpu.memory_stats()["allocation.all.current"]
         for _ in range(3000):
             y = x[index]
         assert y.tolist() == [1, 7]
         assert tpu.memory_stats()["allocation.all.current"] == count
         assert resident() - memory < 4 * MIB
+
+
+def test_a_failed_check_is_not_forgotten_however_many_follow():
+    x = torch.arange(8.0, device="tpu")
+    index = torch.tensor([1, 7], device="tpu")
+    bad = x[torch.tensor([9], device="tpu")]
+    for _ in range(2500):
+        y = x[index]
+    with pytest.raises(IndexError):
+        y.tolist()
+    del bad
+    assert y.tolist() == [1, 7]
 
 
 IN_PLACE = {
