@@ -4,6 +4,7 @@
 #   VENV=/some/venv           use (or make) this virtual environment
 #   BUILD=/some/dir           where objects go
 #   JOBS=1                    parallel compilers
+#   WORKERS=1                 parallel test processes
 #   TORCH='torch==2.13.0'     what to ask pip for when the environment has no torch
 #   ARGS='-k views -x'        passed on to pytest, the demo or the benchmarks
 PYTHON ?= python3
@@ -11,6 +12,7 @@ VENV ?= .venv
 BUILD ?= build
 JOBS ?= 2
 TORCH ?= torch==2.13.0
+WORKERS ?= 2
 ARGS ?=
 
 PY := $(abspath $(VENV))/bin/python
@@ -119,13 +121,13 @@ test: build $(STAMPS)/deps-test
 	@printf '\n== C++ unit tests\n'
 	@$(MAKE) unit
 	@printf '\n== Python tests\n'
-	@$(PY) -m pytest tests $(ARGS)
+	@$(PY) -m pytest tests -n $(WORKERS) $(ARGS)
 
 test-all: build $(STAMPS)/deps-test
 	@printf '\n== C++ unit tests\n'
 	@$(MAKE) unit
 	@printf '\n== Python tests, slow ones too\n'
-	@$(PY) -m pytest tests -m 'not conformance' $(ARGS)
+	@$(PY) -m pytest tests -n $(WORKERS) -m 'not conformance' $(ARGS)
 
 # Without host kernels, so that what is tested is what a TPU gets.
 conformance: build $(STAMPS)/deps-test
