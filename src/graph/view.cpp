@@ -284,12 +284,17 @@ Value offset_value(Builder& b, const StartSource& start, int64_t n) {
   return hlo::constant_int(b, {n > INT32_MAX ? DType::S64 : DType::S32, {}}, 0);
 }
 
-}  // namespace
+// How a window maps to a base, and the axes it uses (not for Identity and Gather).
+struct Plan {
+  ViewKind kind = ViewKind::Gather;
+  Axes axes;
+};
 
-ViewKind classify(const Window& w, const int64_t* base, int64_t base_rank) {
+Plan plan_of(const Window& w, const int64_t* base, int64_t base_rank) {
+  Plan plan;
   int64_t n = product(base, base_rank);
   int64_t elements = product(w.sizes, w.rank);
-  if (elements == 0) return ViewKind::Gather;
+  if (elements == 0) return plan;
   if (w.offset == 0 && elements == n && w.rank == base_rank) {
     int64_t stride = 1;
     bool same = true;
@@ -297,21 +302,56 @@ ViewKind classify(const Window& w, const int64_t* base, int64_t base_rank) {
       same = w.sizes[d] == base[d] && (w.sizes[d] == 1 || w.strides[d] == stride);
       stride *= w.sizes[d];
     }
-    if (same) return ViewKind::Identity;
+    if (same) {
+      plan.kind = ViewKind::Identity;
+      return plan;
+    }
   }
-  {
-    Axes axes;
-    if (base_axes(axes, base, base_rank) && match(axes, w, w.offset)) return ViewKind::BaseDims;
+  auto fits = [&](ViewKind kind, auto&& make_axes, int64_t offset) {
+    plan.axes = {};
+    if (!make_axes(plan.axes) || !match(plan.axes, w, offset)) return false;
+    plan.kind = kind;
+    return true;
+  };
+  if (fits(
+          ViewKind::BaseDims, [&](Axes& a) { return base_axes(a, base, base_rank); }, w.offset) ||
+      fits(
+          ViewKind::Strides, [&](Axes& a) { return stride_axes(a, w, n); }, w.offset) ||
+      fits(ViewKind::Flat, [&](Axes& a) { return stride_axes(a, w, flat_length(w)); }, 0)) {
+    return plan;
   }
-  {
-    Axes axes;
-    if (stride_axes(axes, w, n) && match(axes, w, w.offset)) return ViewKind::Strides;
-  }
-  {
-    Axes axes;
-    if (stride_axes(axes, w, flat_length(w)) && match(axes, w, 0)) return ViewKind::Flat;
-  }
-  return ViewKind::Gather;
+  return plan;
+}
+
+// The run of the flat base that a Flat plan's axes split, and where it starts.
+struct FlatRun {
+  Value flat, run;
+  std::vector<Value> at;
+  int64_t span;
+};
+
+FlatRun flat_run(const Value& base, const Window& w, const StartSource& start) {
+  Builder& b = base.builder();
+  FlatRun r;
+  r.span = span_of(w);
+  r.flat = hlo::reshape(base, {base.elements()});
+  r.at = {offset_value(b, start, base.elements())};
+  r.run = hlo::pad(hlo::dynamic_slice(r.flat, r.at, {r.span}), hlo::zeros(b, {base.dtype(), {}}),
+                   {0}, {flat_length(w) - r.span});
+  return r;
+}
+
+// For a Gather plan: the flat index of each of the window's elements.
+Value gather_indices(const Value& base, const TensorArg& t, const StartSource& start) {
+  int64_t n = base.elements();
+  DType dtype = n > INT32_MAX ? DType::S64 : DType::S32;
+  return element_indices(base.builder(), t, dtype, offset_value(base.builder(), start, n));
+}
+
+}  // namespace
+
+ViewKind classify(const Window& w, const int64_t* base, int64_t base_rank) {
+  return plan_of(w, base, base_rank).kind;
 }
 
 Type reinterpreted(const Type& base, DType dtype) {
@@ -329,7 +369,6 @@ Type reinterpreted(const Type& base, DType dtype) {
 
 Value reinterpret(const Value& base, DType dtype) {
   if (base.dtype() == dtype) return base;
-  Builder& b = base.builder();
   Type target = reinterpreted(base.type(), dtype);
   // bool is one byte that is 0 or 1.
   if (base.dtype() == DType::Pred) return reinterpret(hlo::convert(base, DType::U8), dtype);
@@ -362,7 +401,6 @@ Value reinterpret(const Value& base, DType dtype) {
     if (n * ratio != base.elements()) flat = hlo::slice_dim(flat, 0, 0, n * ratio);
     flat = hlo::reshape(flat, {n, ratio});
   }
-  (void)b;
   return hlo::reshape(hlo::bitcast_convert(flat, dtype), target.dims);
 }
 
@@ -370,44 +408,23 @@ Value read_view(const Value& base, const TensorArg& t, const StartSource& start)
   Builder& b = base.builder();
   Window w = window_of(t);
   if (t.elements() == 0) return hlo::zeros(b, {base.dtype(), t.sizes});
-  int64_t n = base.elements();
-  switch (classify(w, base.dims().data(), base.rank())) {
+  Plan plan = plan_of(w, base.dims().data(), base.rank());
+  switch (plan.kind) {
     case ViewKind::Identity:
       return base;
-    case ViewKind::BaseDims: {
-      Axes axes;
-      base_axes(axes, base.dims().data(), base.rank());
-      match(axes, w, w.offset);
-      return read_axes(base, axes, t, start);
-    }
-    case ViewKind::Strides: {
-      Axes axes;
-      stride_axes(axes, w, n);
-      match(axes, w, w.offset);
-      return read_axes(base, axes, t, start);
-    }
-    case ViewKind::Flat: {
-      int64_t span = span_of(w), length = flat_length(w);
-      Value flat = hlo::reshape(base, {n});
-      std::vector<Value> at = {offset_value(b, start, n)};
-      Value run = hlo::dynamic_slice(flat, at, {span});
-      run = hlo::pad(run, hlo::zeros(b, {base.dtype(), {}}), {0}, {length - span});
-      Axes axes;
-      stride_axes(axes, w, length);
-      match(axes, w, 0);
-      return read_axes(run, axes, t, nullptr);
-    }
+    case ViewKind::BaseDims:
+    case ViewKind::Strides:
+      return read_axes(base, plan.axes, t, start);
+    case ViewKind::Flat:
+      return read_axes(flat_run(base, w, start).run, plan.axes, t, nullptr);
     case ViewKind::Gather:
       break;
   }
-  DType index_type = n > INT32_MAX ? DType::S64 : DType::S32;
-  Value index = element_indices(b, t, index_type, offset_value(b, start, n));
-  return hlo::take(hlo::reshape(base, {n}), index, 0);
+  return hlo::take(hlo::reshape(base, {base.elements()}), gather_indices(base, t, start), 0);
 }
 
 Value write_view(const Value& base, const TensorArg& t, const Value& value,
                  const StartSource& start) {
-  Builder& b = base.builder();
   Window w = window_of(t);
   if (t.elements() == 0) return base;
   for (int64_t d = 0; d < t.rank(); ++d) {
@@ -417,40 +434,24 @@ Value write_view(const Value& base, const TensorArg& t, const Value& value,
     once.sizes[d] = 1;
     return write_view(base, once, hlo::slice_dim(value, d, 0, 1), start);
   }
-  int64_t n = base.elements();
-  switch (classify(w, base.dims().data(), base.rank())) {
+  Plan plan = plan_of(w, base.dims().data(), base.rank());
+  switch (plan.kind) {
     case ViewKind::Identity:
       return hlo::reshape(value, base.dims());
-    case ViewKind::BaseDims: {
-      Axes axes;
-      base_axes(axes, base.dims().data(), base.rank());
-      match(axes, w, w.offset);
-      return write_axes(base, axes, value, start);
-    }
-    case ViewKind::Strides: {
-      Axes axes;
-      stride_axes(axes, w, n);
-      match(axes, w, w.offset);
-      return write_axes(base, axes, value, start);
-    }
+    case ViewKind::BaseDims:
+    case ViewKind::Strides:
+      return write_axes(base, plan.axes, value, start);
     case ViewKind::Flat: {
-      int64_t span = span_of(w), length = flat_length(w);
-      Value flat = hlo::reshape(base, {n});
-      std::vector<Value> at = {offset_value(b, start, n)};
-      Value run = hlo::dynamic_slice(flat, at, {span});
-      run = hlo::pad(run, hlo::zeros(b, {base.dtype(), {}}), {0}, {length - span});
-      Axes axes;
-      stride_axes(axes, w, length);
-      match(axes, w, 0);
-      run = write_axes(run, axes, value, nullptr);
-      run = hlo::slice_dim(run, 0, 0, span);
-      return hlo::reshape(hlo::dynamic_update_slice(flat, run, at), base.dims());
+      FlatRun r = flat_run(base, w, start);
+      Value written = write_axes(r.run, plan.axes, value, nullptr);
+      written = hlo::slice_dim(written, 0, 0, r.span);
+      return hlo::reshape(hlo::dynamic_update_slice(r.flat, written, r.at), base.dims());
     }
     case ViewKind::Gather:
       break;
   }
-  DType index_type = n > INT32_MAX ? DType::S64 : DType::S32;
-  Value index = element_indices(b, t, index_type, offset_value(b, start, n));
+  int64_t n = base.elements();
+  Value index = gather_indices(base, t, start);
   int64_t count = t.elements();
   hlo::ScatterDims dims;
   dims.inserted_window_dims = {0};
