@@ -132,6 +132,29 @@ def test_attention_causal_and_grouped():
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoder_layers_without_gradients(norm_first, padded):
+    """eval() and no_grad() take PyTorch's fast path: other operators than training."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    x = torch.randn(2, 5, 8)
+    padding = torch.tensor([[False] * 3 + [True] * 2, [False] * 5]) if padded else None
+
+    def run(device):
+        model.to(device)
+        mask = None if padding is None else padding.to(device)
+        with torch.no_grad():
+            out = model(x.to(device), src_key_padding_mask=mask).cpu()
+            _, weights = model.layers[0].self_attn(*[x.to(device)] * 3, key_padding_mask=mask)
+        # What a padded position holds is nobody's promise: nested tensors leave zeros there.
+        return out if padding is None else out.masked_fill(padding[..., None], 0), weights.cpu()
+
+    torch.testing.assert_close(run(DEVICE), run("cpu"), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_attention_half_hides_the_future(dtype):
     q, k, v = (x.to(DEVICE) for x in attention_inputs(dtype, queries=7))
