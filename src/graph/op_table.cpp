@@ -4,8 +4,8 @@
 namespace torch_tpu::graph {
 
 OpTable& OpTable::instance() {
-  static OpTable table;
-  return table;
+  static auto* table = new OpTable;  // entries live as long as the process
+  return *table;
 }
 
 void OpTable::add(const OpEntry* entry) { entries_.push_back(entry); }

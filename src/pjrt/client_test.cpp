@@ -11,7 +11,9 @@
 
 // Under AddressSanitizer an allocation that is too large fails, as it does without, and doesn't end
 // the process: RefusesMoreMemoryThanThereIs is about just that.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
+  return "allocator_may_return_null=1";
+}
 
 namespace torch_tpu::pjrt {
 namespace {
