@@ -127,12 +127,12 @@ test-all: build $(STAMPS)/deps-test
 	@printf '\n== C++ unit tests\n'
 	@$(MAKE) unit
 	@printf '\n== Python tests, slow ones too\n'
-	@$(PY) -m pytest tests -n $(WORKERS) -m 'not conformance' $(ARGS)
+	@$(PY) -m pytest tests -n $(WORKERS) -m 'slow or not slow' $(ARGS)
 
-# Without host kernels, so that what is tested is what a TPU gets.
+# Every sample that PyTorch has for an operator, where `make test` takes a few.
 conformance: build $(STAMPS)/deps-test
 	@printf '\n== Operators against PyTorch on the CPU\n'
-	@TORCH_TPU_HOST_KERNELS=0 $(PY) -m pytest tests -m conformance $(ARGS)
+	@TORCH_TPU_OPINFO_SAMPLES=0 $(PY) -m pytest tests/ops -n $(WORKERS) $(ARGS)
 
 sanitize: $(STAMPS)/deps
 	@printf '\n== C++ unit tests under address and undefined-behaviour sanitizers\n'
