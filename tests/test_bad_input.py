@@ -324,3 +324,35 @@ threading.Thread(target=lambda: torch.ones(3, device="tpu").mul_(2), daemon=True
     done = run(code)
     assert done.stdout.strip() == "2.0"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("mode", ["DEFER_NEVER", "DEFER_AND_FUSE"])
+def test_memory_that_fills_up_bit_by_bit_is_an_error_in_time(mode):
+    script = f"""
+import torch
+torch.tpu.set_eager_mode(torch.tpu.EagerMode.{mode})
+x, kept = torch.zeros(2_000_000, device="tpu"), []
+try:
+    for _ in range(60):
+        kept.append(x + 1)
+    torch.tpu.synchronize()
+except torch.OutOfMemoryError as error:
+    assert "TORCH_TPU_MEMORY_LIMIT_MB" in str(error), error
+else:
+    raise AssertionError("60 tensors of 7.6 MiB fitted into 100 MiB")
+assert 10 <= len(kept) <= 12, len(kept)
+try:
+    torch.zeros(20_000_000).to("tpu")
+except torch.OutOfMemoryError:
+    pass
+else:
+    raise AssertionError("a copy of 76 MiB fitted")
+kept.clear()
+assert (x[:3] + 1).tolist() == [1.0, 1.0, 1.0]
+"""
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TORCH_TPU_MEMORY_LIMIT_MB": "100"},
+        check=True,
+        timeout=120,
+    )

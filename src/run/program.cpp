@@ -47,9 +47,12 @@ void Program::plan_donations() {
   }
   for (size_t i = 0; i < live_.size(); ++i) {
     int32_t input = origin[live_[i]];
-    if (input < 0 || donations_[input] >= 0) continue;
-    if (inputs_[input] == *types[live_[i]] && inputs_[input].elements() > 0)
+    if (input >= 0 && donations_[input] < 0 && inputs_[input] == *types[live_[i]] &&
+        inputs_[input].elements() > 0) {
       donations_[input] = static_cast<int32_t>(i);
+    } else {
+      new_bytes_ += types[live_[i]]->bytes();
+    }
   }
 }
 

@@ -54,6 +54,8 @@ class Program {
   // Nodes with run-time checks, in order: element i of the last output is the error word of
   // checked()[i].
   const std::vector<int32_t>& checked() const { return checked_; }
+  // Of the results that leave the program and take no input's buffer.
+  int64_t new_bytes() const { return new_bytes_; }
   size_t output_count() const { return live_.size() + (checked_.empty() ? 0 : 1); }
 
   State state() const { return state_.load(std::memory_order_acquire); }
@@ -78,6 +80,7 @@ class Program {
   std::vector<ScalarPack> packs_;
   std::vector<int32_t> donations_;
   std::vector<int32_t> checked_;
+  int64_t new_bytes_ = 0;
   std::atomic<State> state_{Waiting};
   std::unique_ptr<pjrt::Executable> executable_;
   std::string error_;

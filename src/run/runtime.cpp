@@ -254,13 +254,17 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     window_hash_.word(static_cast<uint64_t>(static_cast<int64_t>(code)));
   }
   window_scalars_.insert(window_scalars_.end(), scalars.begin(), scalars.end());
+  int64_t bytes = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     Array& a = *results[i];
     a.window = window_id_;
     a.result_index = static_cast<int32_t>(window_results_.size());
     window_results_.push_back(results[i]);
     window_uses_.push_back(0);
+    bytes += a.type().bytes();
   }
+  window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
+                      std::memory_order_relaxed);  // under mutex_
   window_.push_back(std::move(node));
   bool repeated = boundary(record.get());
   if (window_.size() >= kWindow || repeated) cut();
@@ -338,6 +342,7 @@ void Runtime::cut() {
   window_results_.clear();
   window_uses_.clear();
   window_hash_ = {};
+  window_bytes_.store(0, std::memory_order_relaxed);
   ++window_id_;
 }
 
@@ -512,6 +517,8 @@ Runtime::Invocation& Runtime::next_invocation() {
 }
 
 void Runtime::publish() {
+  queued_bytes_.fetch_add(ring_[tail_.load(std::memory_order_relaxed) % kRing].program->new_bytes(),
+                          std::memory_order_relaxed);
   tail_.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) != 0) {
     sleeping_.store(0, std::memory_order_seq_cst);
@@ -544,6 +551,7 @@ void Runtime::execute_loop() {
     }
     Invocation& inv = ring_[head % kRing];
     execute(inv);
+    queued_bytes_.fetch_sub(inv.program->new_bytes(), std::memory_order_relaxed);
     inv.program.reset();
     inv.inputs.clear();
     inv.scalars.clear();
@@ -694,6 +702,16 @@ void Runtime::execute(Invocation& inv) {
 ArrayPtr Runtime::upload(const void* data, const hlo::Type& type) {
   require_usable();
   pjrt::Client& c = client();
+  if (!fits(type.bytes())) {
+    synchronize();
+    if (!fits(type.bytes()))
+      throw UserError(UserError::OutOfMemory,
+                      "tpu out of memory: copying to the device needs " +
+                          std::to_string(type.bytes() >> 20) + " MiB; " +
+                          std::to_string(memory_count().live.load() >> 20) + " MiB of " +
+                          std::to_string(memory_limit_ >> 20) +
+                          " MiB are in use. Free tensors, or use a smaller batch");
+  }
   ArrayPtr a(new Array(intern(type)));
   static const char nothing = 0;
   a->set_buffer(

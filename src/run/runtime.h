@@ -64,6 +64,14 @@ class Runtime {
   bool is_cpu() const { return is_cpu_; }
   // Bytes of device memory that programs may use.
   int64_t memory_limit();
+  // Whether results of this size fit beside what is live and what is queued. Cheap; when it says
+  // no, synchronize() and ask again: queued work may be about to free memory.
+  bool fits(int64_t bytes) const {
+    return bytes + memory_count().live.load(std::memory_order_relaxed) +
+               queued_bytes_.load(std::memory_order_relaxed) +
+               window_bytes_.load(std::memory_order_relaxed) <=
+           memory_limit_;
+  }
 
   Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   void set_mode(Mode mode);
@@ -159,6 +167,8 @@ class Runtime {
   bool is_cpu_ = true;
   std::unique_ptr<DiskCache> disk_;
   int64_t memory_limit_ = 0;
+  std::atomic<int64_t> queued_bytes_{0};  // of programs in the queue
+  std::atomic<int64_t> window_bytes_{0};  // of all results in the window, also those that will die
 
   // The pending window (guarded by mutex_).
   uint64_t window_id_ = 1;

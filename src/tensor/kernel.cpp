@@ -595,8 +595,10 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   }
   CallSite site;
   for (const hlo::Type& t : record->result_types) site.result_types.push_back(run::intern(t));
-  for (const graph::OutputSpec& o : record->outputs)
+  for (const graph::OutputSpec& o : record->outputs) {
     site.output_types.push_back(scalar_type_of(o.dtype));
+    if (o.result >= 0) site.new_bytes += o.base.bytes();
+  }
   if (!record->checks.empty() && line_source != nullptr) {
     has_checks_ = true;
     line = line_source();
@@ -789,18 +791,16 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
     capture->record(r, in, words, out);
     lock.lock();
   } else {
-    for (const hlo::Type* t : site.result_types) {
-      if (C10_UNLIKELY(t->elements() >= (1 << 22)) &&
-          t->bytes() > runtime.memory_limit() - run::memory_count().live.load()) {
-        lock.unlock();
-        runtime.synchronize();
-        lock.lock();
-        TORCH_CHECK_WITH(OutOfMemoryError,
-                         t->bytes() <= runtime.memory_limit() - run::memory_count().live.load(),
-                         r.op, "(): tpu out of memory: the result needs ", t->bytes() >> 20,
-                         " MiB; ", run::memory_count().live.load() >> 20, " MiB of ",
-                         runtime.memory_limit() >> 20, " MiB are in use");
-      }
+    if (C10_UNLIKELY(!runtime.fits(site.new_bytes))) {
+      lock.unlock();
+      runtime.synchronize();
+      lock.lock();
+      TORCH_CHECK_WITH(OutOfMemoryError, runtime.fits(site.new_bytes), r.op,
+                       "(): tpu out of memory: the result needs ", site.new_bytes >> 20, " MiB; ",
+                       run::memory_count().live.load() >> 20, " MiB of ",
+                       runtime.memory_limit() >> 20,
+                       " MiB are in use. Free tensors, use a smaller batch, or raise "
+                       "TORCH_TPU_MEMORY_LIMIT_MB if the limit is yours");
     }
     // In-place calls give up the slot's own hold on the old base here, so that the execution
     // thread finds itself the only holder and may donate it.

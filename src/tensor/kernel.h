@@ -65,6 +65,7 @@ class OpKernel final : public c10::OperatorKernel {
     graph::RecordPtr record;
     std::vector<const hlo::Type*> result_types;
     std::vector<c10::ScalarType> output_types;
+    int64_t new_bytes = 0;  // of the results that are new tensors
   };
   struct Frame;
 
