@@ -542,9 +542,11 @@ void Runtime::execute_loop() {
   while (true) {
     uint64_t head = head_.load(std::memory_order_relaxed);
     int spins = 0;
+    // Read once: mode_ shares a cache line with the mutex that callers take for every op.
+    const int limit = spins_in(mode());
     while (tail_.load(std::memory_order_acquire) == head) {
       if (stopping_.load(std::memory_order_relaxed)) return;
-      if (++spins < spins_in(mode())) {
+      if (++spins < limit) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
