@@ -25,7 +25,8 @@ def torch_side(side: str, device: str):
     def facts():
         return {
             "device_peak_mib": torch.tpu.max_memory_allocated() / 2**20,
-            "cache": torch.tpu.cache_stats(),
+            # Without the cache's folder, which is a path of the machine.
+            "cache": {k: v for k, v in torch.tpu.cache_stats().items() if k != "disk_cache"},
             "fallbacks": torch.tpu.fallback_counts(),
             "plugin": torch.tpu.get_device_properties().plugin_version,
         }
