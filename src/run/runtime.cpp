@@ -247,7 +247,6 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     int32_t code;
     if (a.window == window_id_ && a.result_index >= 0) {
       code = a.result_index;
-      ++window_uses_[code];
     } else {
       if (a.window != window_id_) {
         a.window = window_id_;
@@ -267,7 +266,6 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     a.window = window_id_;
     a.result_index = static_cast<int32_t>(window_results_.size());
     window_results_.push_back(results[i]);
-    window_uses_.push_back(0);
     bytes += a.type().bytes();
   }
   window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
@@ -347,7 +345,6 @@ void Runtime::cut() {
   window_operands_.clear();
   window_scalars_.clear();
   window_results_.clear();
-  window_uses_.clear();
   window_hash_ = {};
   window_bytes_.store(0, std::memory_order_relaxed);
   ++window_id_;
@@ -534,7 +531,7 @@ void Runtime::publish() {
   if (mode() == Mode::Debug) {
     uint64_t sequence = tail_.load();
     wait_for(sequence);
-    drain_checks(true);
+    drain_checks();
   }
 }
 
@@ -746,7 +743,7 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
     cut_for_host();
   }
   if (array->state() == Array::Pending) array->wait();
-  drain_checks(true);
+  drain_checks();
   if (array->state() == Array::Failed) throw UserError(UserError::Runtime, array->error());
   if (array->state() == Array::Placeholder)
     throw UserError(
@@ -762,14 +759,13 @@ bool Runtime::PendingCheck::held() {
   return std::all_of(numbers.begin(), numbers.end(), [](int32_t n) { return n == 0; });
 }
 
-void Runtime::drain_checks(bool wait) {
+void Runtime::drain_checks() {
   std::deque<PendingCheck> checks;
   {
     std::lock_guard lock(checks_mutex_);
     if (checks_.empty()) return;
     std::swap(checks, checks_);
   }
-  (void)wait;
   for (PendingCheck& c : checks) {
     std::vector<int32_t> words(c.program->checked().size());
     c.words.to_host(words.data(), words.size() * sizeof(int32_t));
@@ -824,7 +820,7 @@ void Runtime::synchronize() {
   if (!initialized()) return;
   require_usable();
   wait_for(submitted());
-  drain_checks(true);
+  drain_checks();
 }
 
 Stats Runtime::stats() const {

@@ -96,7 +96,7 @@ class Runtime {
   // Cuts, waits for everything, throws the first failed check.
   void synchronize();
   // Throws the first failed check of the programs executed so far.
-  void raise_failed_checks() { drain_checks(true); }
+  void raise_failed_checks() { drain_checks(); }
   // Throws in a forked child, and after shutdown().
   void require_usable() const;
   // Programs submitted and finished so far (a stream or event is a number of this sequence).
@@ -151,7 +151,7 @@ class Runtime {
   void execute(Invocation& invocation);
   void bound_executables();
   PJRT_Buffer* scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words);
-  void drain_checks(bool wait);
+  void drain_checks();
   bool boundary(const graph::Record* record);
   void cut_for_host();
   void submit_alone(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
@@ -177,7 +177,6 @@ class Runtime {
   std::vector<int32_t> window_operands_;
   std::vector<uint64_t> window_scalars_;
   std::vector<ArrayPtr> window_results_;
-  std::vector<int32_t> window_uses_;  // how often each result is an operand within the window
   graph::KeyHasher window_hash_;
   // Detection of repeated sequences.
   std::vector<const graph::Record*> history_;
