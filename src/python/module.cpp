@@ -10,6 +10,7 @@
 #include "src/pjrt/plugin.h"
 #include "src/pjrt/topology.h"
 #include "src/run/runtime.h"
+#include "src/tensor/decompose.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/kernel.h"
 #include "src/tensor/register.h"

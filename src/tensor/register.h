@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,12 +20,6 @@ std::vector<at::Tensor> call_entry(const char* entry, std::vector<c10::IValue> a
 
 // A dense host copy of a device tensor.
 at::Tensor to_host(const at::Tensor& tensor);
-
-// ---- decompositions and fallback ---------------------------------------------------------------
-// Runs PyTorch's Python decomposition of an operator ("aten::foo.bar") on tensors of the device.
-// Returns false when there is none.
-using Decomposer = std::function<bool(const std::string& op, torch::jit::Stack& stack)>;
-void set_decomposer(Decomposer decomposer);
 
 // How often each operator ran on the CPU (TORCH_TPU_CPU_FALLBACK=1).
 std::vector<std::pair<std::string, int64_t>> fallback_counts();
