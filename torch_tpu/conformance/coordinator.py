@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 
-BAD = ("wrong", "error", "silent", "crash", "hang")
+from torch_tpu.conformance.report import BAD
+
 KEPT_FAILURES = 8
 
 
@@ -46,7 +47,8 @@ class Rows:
             self.strides[check] += 1
         elif status not in ("ok", "none"):
             kept = sum(f[1] in BAD for f in row["failures"])
-            if len(row["failures"]) < 2 or (status in BAD and kept < KEPT_FAILURES):
+            most = KEPT_FAILURES if self.job["kind"] != "tpu" else len(self.job["hashes"])
+            if len(row["failures"]) < 2 or (status in BAD and kept < most):
                 row["failures"].append([index, status, message, what])
 
     def result(self, check: str, seconds: float) -> dict:
@@ -62,6 +64,8 @@ class Rows:
             "worst": row["worst"],
             "seconds": round(seconds, 3),
         }
+        if "hashes" in job:
+            found["hashes"] = job["hashes"]
         if self.strides[check]:
             found["strides"] = self.strides[check]
         if row["failures"]:
@@ -197,6 +201,11 @@ class Coordinator:
                 now = time.monotonic()
                 self._write(worker.rows, message["check"], now - worker.check_started)
                 worker.check_started = now
+            elif "programs" in message:
+                job = worker.rows.job
+                row = {k: job[k] for k in ("name", "dtype", "mode")}
+                row |= {"kind": "programs", "check": job["kind"], "hashes": message["programs"]}
+                self.file.write(json.dumps(row) + "\n")
             elif "failed" in message:
                 for check in worker.rows.job["checks"]:
                     if check not in worker.rows.job.get("finished", ()):

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from torch_tpu.conformance import modules, opinfo, optimizers
+from torch_tpu.conformance import modules, opinfo, optimizers, programs
 from torch_tpu.conformance.cases import settle
 from torch_tpu.conformance.samples import dtype_name, full_name, op_db
 
@@ -76,7 +76,12 @@ def _compiled(op):
 
 def run(job: dict, tell) -> None:
     """Tells `begin` before a sample and `outcome` after it, and `check` when a check is through."""
+    if job["kind"] == "tpu":
+        programs.compile_batch(job, tell)
+        return
     tpu = torch.tpu
+    if "collect" in job:
+        programs.start()
     tpu.set_eager_mode(tpu.EagerMode[MODES[job["mode"]]])
     dtype = getattr(torch, job["dtype"])
     table, home = KINDS[job["kind"]]
@@ -122,3 +127,6 @@ def run(job: dict, tell) -> None:
                 for outcome in settle(case, job["mode"]):
                     report(outcome)
         tell(check=check)
+    if "collect" in job:
+        tpu.synchronize()
+        tell(programs=programs.save(job["collect"]))

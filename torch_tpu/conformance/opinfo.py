@@ -79,7 +79,6 @@ def cases(op, dtype: torch.dtype, check: str, limit: int = 0, call=None) -> Iter
     tolerance = tolerance_of(op, dtype, check)
     run = _RUN.get(check, _forward)
     name = full_name(op)
-    form_only = name in exceptions.UNINITIALIZED or name in exceptions.RANDOM
     for index in spread(every, limit):
         sample = every[index]
         if check == "inplace" and sample.broadcasts_input:
@@ -88,13 +87,16 @@ def cases(op, dtype: torch.dtype, check: str, limit: int = 0, call=None) -> Iter
             sample = sample.noncontiguous()
 
         def compute(device, wide, sample=sample):
-            tree = to_device((sample.input, sample.args, sample.kwargs), device)
+            others = "cpu" if name in exceptions.HOST_ARGUMENTS else device
+            value = to_device(sample.input, device)
+            tree = (value, *to_device((sample.args, sample.kwargs), others))
             if wide is not None:
                 tree = to_dtype(tree, dtype, wide)
             called = call(op) if call is not None and device == DEVICE else op
             with _placed(tree, device):
                 return run(op, called, tree, sample.output_process_fn_grad)
 
+        form_only = exceptions.form_only(name, sample.kwargs)
         yield Case(check, index, dtype, tolerance, compute, lambda s=sample: describe(s), form_only)
 
 
@@ -237,7 +239,10 @@ def errors(op, skip=frozenset(), begin=lambda index: None, limit: int = 0) -> It
         raised = _raises(op, sample)
         outcome = Outcome("errors", index, "ok")
         if raised is None:
-            outcome.status, outcome.message = "silent", f"no {demanded.__name__}"
+            outcome.status = "silent"
+            outcome.message = (
+                f"no {demanded.__name__} ({' '.join(error.error_regex.split())[:120]})"
+            )
         elif not isinstance(raised, demanded):
             outcome.status = "error"
             outcome.message = f"not {demanded.__name__} but {first_line(raised)}"
