@@ -136,8 +136,6 @@ class Call {
   Platform platform() const { return platform_; }
   bool host_kernels() const { return host_kernels_; }
   hlo::Precision precision();
-  // Marks the function as calling a host kernel (CPU plugin only).
-  void uses_host_kernel() { record_->has_host_kernels = true; }
   std::string op_name() const;
 
   // ---- for lowerings that are made at run time, by position ------------------------------------

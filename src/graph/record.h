@@ -77,7 +77,6 @@ struct Record {
   std::vector<hlo::Type> result_types;
   std::vector<CheckSpec> checks;
   int32_t error_result = -1;  // result that holds the error word
-  bool has_host_kernels = false;
   // Makes the same call's function for another platform (values of run-time inputs do not matter).
   std::function<std::shared_ptr<Record>(Platform)> retrace;
   // The run layer's own: the program of this call alone, and when it was last part of a window.

@@ -6,12 +6,13 @@
 // A TPU gets stablehlo.convolution. XLA's CPU plugin runs that well only in float32, with few
 // channels on many pixels; elsewhere products of matrices are up to 80 times faster: the input's
 // windows as columns (channels first, so that the weight is used as it lies in memory) times the
-// weight.
+// weight; or, in float32, oneDNN as a host kernel.
 #include <algorithm>
 #include <numeric>
 
 #include "src/ops/channels_last.h"
 #include "src/ops/contraction.h"
+#include "src/ops/host_kernels.h"
 #include "src/ops/pointwise.h"
 #include "src/ops/windows.h"
 
@@ -266,6 +267,21 @@ bool many_pixels(const Geometry& g, DType dtype) {
          g.pixels() >= kManyPixels;
 }
 
+// Where a host kernel is faster than both, as measured: groups and volumes, which XLA has no fast
+// path for, and gradients over many pixels.
+bool work_for_host(const Call& c, const Geometry& g) {
+  constexpr int64_t kLeastProducts = 1 << 20;
+  return c.host_kernels() && c.dtype_of("input") == DType::F32 &&
+         g.pixels() * g.outputs * (g.inputs / g.groups) * g.taps() >= kLeastProducts;
+}
+bool forward_on_host(const Call& c, const Geometry& g) {
+  return work_for_host(c, g) && (g.groups > 1 || g.axes() == 3);
+}
+bool backward_on_host(const Call& c, const Geometry& g) {
+  return forward_on_host(c, g) || (work_for_host(c, g) && g.axes() == 2 && g.taps() > 1 &&
+                                   !g.tiles() && g.pixels() >= 2 * kManyPixels);
+}
+
 Value forward(Call& c, const Geometry& g, const Value& x, const Value& w) {
   const bool matrices = as_matrices(c, g) && !many_pixels(g, hlo::opmath(x.dtype()));
   return matrices ? matrix_forward(c, g, x, w) : native_forward(c, g, x, w);
@@ -336,6 +352,24 @@ Value operand(Call& c, const char* name) {
   return c.tensor(name, c.platform() == Platform::Cpu ? hlo::opmath(dtype) : dtype);
 }
 
+HostAttributes host_attributes(const Call& c, const Geometry& g) {
+  return HostAttributes()
+      .ints("stride", g.stride)
+      .ints("padding", g.padding)
+      .ints("dilation", g.dilation)
+      .ints("output_padding", spread(c.ints("output_padding"), g.axes()))
+      .integer("transposed", c.flag("transposed"))
+      .integer("groups", g.groups);
+}
+
+Values host_forward(Call& c, const Geometry& g) {
+  Values operands = {c.tensor("input"), c.tensor("weight")};
+  if (c.has("bias")) operands.push_back(c.tensor("bias"));
+  const Dims y = c.flag("transposed") ? join({{g.batch, g.inputs}, g.in})
+                                      : join({{g.batch, g.outputs}, g.out});
+  return host_call(c, "convolution", operands, {{c.dtype_of("input"), y}}, host_attributes(c, g));
+}
+
 }  // namespace
 
 // y[n, o] = bias[o] + sum over channels and taps of weight[o] * windows of x[n]
@@ -346,12 +380,16 @@ TPU_OP(
   const Geometry g = geometry(c);
   const DType dtype = c.dtype_of("input");
   reject_bool(c, dtype);
-  Value x = operand(c, "input"), w = operand(c, "weight");
-  Value y = c.flag("transposed") ? grad_input(c, g, x, w) : forward(c, g, x, w);
-  if (c.has("bias")) {
-    c.check(c.dtype_of("bias") == dtype, "Input type (", dtype, ") and bias type (",
-            c.dtype_of("bias"), ") should be the same");
-    y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
+  c.check(!c.has("bias") || c.dtype_of("bias") == dtype, "Input type (", dtype, ") and bias type (",
+          c.has("bias") ? c.dtype_of("bias") : dtype, ") should be the same");
+  Value y;
+  if (forward_on_host(c, g)) {
+    y = host_forward(c, g)[0];
+  } else {
+    Value x = operand(c, "input"), w = operand(c, "weight");
+    y = c.flag("transposed") ? grad_input(c, g, x, w) : forward(c, g, x, w);
+    if (c.has("bias"))
+      y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
   }
   if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
     make_channels_last(c, 0, y.dims());
@@ -370,17 +408,33 @@ TPU_OP(
   const bool is_transposed = c.flag("transposed");
   Value gy = operand(c, "grad_output");
   Values results(3);
+  const bool hosted = backward_on_host(c, g);
+  const auto host_gradient = [&](const char* kernel, const char* of) {
+    const hlo::Type type{dtype, c.meta(of).sizes};
+    return host_call(c, kernel, {gy, c.tensor("input"), c.tensor("weight")}, {type},
+                     host_attributes(c, g))[0];
+  };
   if (mask[0]) {
-    Value w = operand(c, "weight");
-    Value gx = is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
+    Value gx;
+    if (hosted) {
+      gx = host_gradient("convolution_grad_input", "input");
+    } else {
+      Value w = operand(c, "weight");
+      gx = is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
+    }
     if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
       make_channels_last(c, 0, gx.dims());
     }
     results[0] = hlo::convert(gx, dtype);
   }
   if (mask[1]) {
-    Value x = operand(c, "input");
-    Value gw = is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
+    Value gw;
+    if (hosted) {
+      gw = host_gradient("convolution_grad_weight", "weight");
+    } else {
+      Value x = operand(c, "input");
+      gw = is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
+    }
     keep_channels_last(c, 1, gw.dims(), c.meta("weight"));
     results[1] = hlo::convert(gw, dtype);
   }

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "src/pjrt/call.h"
@@ -196,6 +199,70 @@ std::optional<std::span<const int64_t>> FfiCall::int_array_attr(std::string_view
   const auto* found = static_cast<const ffi_abi::Array*>(find_attr(name, ffi_abi::kArray));
   if (found == nullptr || element_type(found->type) != kS64) return std::nullopt;
   return std::span<const int64_t>(static_cast<const int64_t*>(found->data), found->size);
+}
+
+namespace {
+
+bool succeeded(const ffi_abi::Api& api, ffi_abi::Error* error) {
+  if (error == nullptr) return true;
+  ffi_abi::ErrorDestroyArgs args{sizeof args, nullptr, error};
+  api.destroy_error(&args);
+  return false;
+}
+
+// Shared by the threads that take pieces. A thread that comes late, perhaps after the call has
+// returned, finds none left and touches nothing else.
+struct Pieces {
+  Pieces(int64_t n, const std::function<void(int64_t)>* f) : count(n), piece(f) {}
+
+  const int64_t count;
+  const std::function<void(int64_t)>* piece;
+  std::atomic<int64_t> next = 0;
+  std::atomic<int64_t> done = 0;
+  std::atomic<bool> failed = false;
+  std::exception_ptr failure;
+
+  void take() {
+    for (int64_t i = next++; i < count; i = next++) {
+      try {
+        (*piece)(i);
+      } catch (...) {
+        if (!failed.exchange(true)) failure = std::current_exception();
+      }
+      ++done;
+    }
+  }
+};
+
+void take_pieces(void* data) {
+  const std::unique_ptr<std::shared_ptr<Pieces>> pieces(
+      static_cast<std::shared_ptr<Pieces>*>(data));
+  (*pieces)->take();
+}
+
+}  // namespace
+
+int64_t FfiCall::num_threads() const {
+  const ffi_abi::Api& api = *frame_->api;
+  if (api.struct_size < sizeof(ffi_abi::Api)) return 1;
+  int64_t threads = 1;
+  ffi_abi::NumThreadsArgs args{sizeof args, nullptr, frame_->context, &threads};
+  return succeeded(api, api.num_threads(&args)) ? std::max<int64_t>(threads, 1) : 1;
+}
+
+void FfiCall::run_pieces(int64_t pieces, const std::function<void(int64_t)>& piece) const {
+  auto shared = std::make_shared<Pieces>(pieces, &piece);
+  const int64_t helpers = std::min(pieces, num_threads()) - 1;
+  for (int64_t i = 0; i < helpers; ++i) {
+    auto data = std::make_unique<std::shared_ptr<Pieces>>(shared);
+    ffi_abi::ScheduleArgs args{sizeof args, nullptr, frame_->context, take_pieces, data.get()};
+    if (!succeeded(*frame_->api, frame_->api->schedule(&args))) break;
+    data.release();
+  }
+  shared->take();
+  // What is left is at work in other threads at this moment.
+  while (shared->done.load(std::memory_order_acquire) < pieces) std::this_thread::yield();
+  if (shared->failure) std::rethrow_exception(shared->failure);
 }
 
 bool ffi_supported(const Plugin& plugin, std::string* why) {

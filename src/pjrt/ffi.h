@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +51,12 @@ class FfiCall {
   std::optional<double> float_attr(std::string_view name) const;
   std::optional<std::span<const int64_t>> int_array_attr(
       std::string_view name) const;  // array<i64>
+
+  // How many threads run_pieces() can use, the caller's included.
+  int64_t num_threads() const;
+  // piece(0) ... piece(pieces - 1), on the caller and the plugin's threads; returns when all are
+  // done. The first exception is thrown on.
+  void run_pieces(int64_t pieces, const std::function<void(int64_t)>& piece) const;
 
   // Makes the program fail with this message once the kernel returns (throwing does the same).
   void fail(std::string message) { failure_ = std::move(message); }

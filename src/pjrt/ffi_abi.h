@@ -48,12 +48,36 @@ struct ErrorCreateArgs {
   const char* message;  // ends with a zero
   int32_t code;
 };
+struct ErrorDestroyArgs {
+  size_t struct_size;
+  Extension* extensions;
+  Error* error;
+};
+struct ScheduleArgs {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;  // of the call
+  void (*task)(void* data);
+  void* data;
+};
+struct NumThreadsArgs {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  int64_t* num_threads;
+};
 struct Api {
   size_t struct_size;
   Extension* extensions;
   Version version;
   void* internal;
   Error* (*create_error)(ErrorCreateArgs*);
+  void* get_message;
+  void (*destroy_error)(ErrorDestroyArgs*);
+  void* between[8];  // registration, streams, types, state, memory
+  // The plugin's own threads; absent from plugins whose struct ends earlier.
+  Error* (*schedule)(ScheduleArgs*);
+  Error* (*num_threads)(NumThreadsArgs*);
 };
 
 struct Buffer {
@@ -130,6 +154,6 @@ struct FfiExtension {
 
 static_assert(sizeof(Buffer) == 48 && sizeof(Buffers) == 40 && sizeof(Attributes) == 48 &&
               offsetof(CallFrame, args) == 40 && offsetof(Api, create_error) == 48 &&
-              kRegisterArgsSize == 52);
+              offsetof(Api, schedule) == 136 && kRegisterArgsSize == 52);
 
 }  // namespace torch_tpu::pjrt::ffi_abi

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "src/pjrt/test_plugin.h"
 
 namespace torch_tpu::pjrt {
@@ -49,6 +51,23 @@ void scaled_add(FfiCall& call) {
   for (size_t i = 0; i < result.num_elements; ++i) {
     result.as<float>()[i] = scale * a.as<float>()[i] + bias * b.as<float>()[i];
   }
+}
+
+// The same, an element a piece.
+void scaled_add_in_pieces(FfiCall& call) {
+  EXPECT_GE(call.num_threads(), 1);
+  std::array<std::atomic<int>, 4> runs{};
+  call.run_pieces(4, [&](int64_t i) {
+    ++runs[i];
+    call.result(0).as<float>()[i] = 2 * call.arg(0).as<float>()[i] + call.arg(1).as<float>()[i];
+  });
+  for (const auto& n : runs) EXPECT_EQ(n, 1);
+  call.run_pieces(0, [](int64_t) { FAIL(); });
+}
+void one_piece_throws(FfiCall& call) {
+  call.run_pieces(4, [](int64_t i) {
+    if (i == 2) throw std::runtime_error("piece 2 is broken");
+  });
 }
 
 std::string g_seen;
@@ -110,6 +129,18 @@ TEST(Ffi, FailuresBecomeErrors) {
   const std::string thrown = error_of([&] { run(throwing); });
   EXPECT_TRUE(contains(thrown, "argument 2 of a host kernel that was called with 2")) << thrown;
   EXPECT_EQ(read_floats(floats({1})), std::vector<float>({1}));
+}
+
+TEST(Ffi, SplitsWorkOverThreads) {
+  std::string why;
+  if (!ffi_supported(*test_plugin(), &why)) GTEST_SKIP() << why;
+  register_handler(*test_plugin(), "test_pieces", scaled_add_in_pieces);
+  register_handler(*test_plugin(), "test_broken_piece", one_piece_throws);
+  const Executable program = test_client()->compile(custom_call("test_pieces", ""));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(run(program), std::vector<float>({12, 24, 36, 48}));
+  const Executable broken = test_client()->compile(custom_call("test_broken_piece", ""));
+  const std::string said = error_of([&] { run(broken); });
+  EXPECT_TRUE(contains(said, "piece 2 is broken")) << said;
 }
 
 TEST(Ffi, WrongNamesAreErrors) {

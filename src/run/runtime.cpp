@@ -166,9 +166,20 @@ void Runtime::require_usable() const {
                     "the tpu device has been shut down (the interpreter is exiting)");
 }
 
+using HostKernels = std::vector<std::pair<std::string, pjrt::HostKernel>>;
+// Filled while the library is loaded, hence not a plain global.
+static HostKernels& host_kernels() {
+  static HostKernels kernels;
+  return kernels;
+}
+
 pjrt::Client& Runtime::client() {
   if (!initialized()) start();
   return *client_;
+}
+
+void Runtime::add_host_kernel(std::string name, pjrt::HostKernel kernel) {
+  host_kernels().emplace_back(std::move(name), kernel);
 }
 
 void Runtime::start() {
@@ -183,6 +194,12 @@ void Runtime::start() {
   client_ = pjrt::Client::create(plugin, options);
   device_ = client_->device(0);
   is_cpu_ = client_->is_cpu();
+  const char* wanted = std::getenv("TORCH_TPU_HOST_KERNELS");
+  has_host_kernels_ = is_cpu_ && pjrt::ffi_supported(*plugin) &&
+                      !(wanted != nullptr && std::string_view(wanted) == "0");
+  if (has_host_kernels_) {
+    for (const auto& [name, kernel] : host_kernels()) pjrt::register_handler(*plugin, name, kernel);
+  }
   disk_ = std::make_unique<DiskCache>(DiskCache::Options::from_environment());
   if (const char* mb = std::getenv("TORCH_TPU_MEMORY_LIMIT_MB"); mb != nullptr)
     memory_limit_ = std::atoll(mb) << 20;

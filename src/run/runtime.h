@@ -23,6 +23,7 @@
 #include "src/graph/call.h"
 #include "src/graph/record.h"
 #include "src/pjrt/client.h"
+#include "src/pjrt/ffi.h"
 #include "src/pjrt/plugin.h"
 #include "src/run/array.h"
 #include "src/run/disk_cache.h"
@@ -62,6 +63,10 @@ class Runtime {
   bool initialized() const { return initialized_.load(std::memory_order_acquire); }
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   bool is_cpu() const { return is_cpu_; }
+  // A function that programs of the CPU plugin can call by this name. Before the client is made.
+  static void add_host_kernel(std::string name, pjrt::HostKernel kernel);
+  // Whether programs may call them: the plugin can, and TORCH_TPU_HOST_KERNELS is not 0.
+  bool has_host_kernels() const { return has_host_kernels_; }
   // Bytes of device memory that programs may use.
   int64_t memory_limit();
   // Whether results of this size fit beside what is live and what is queued. Cheap; when it says
@@ -164,6 +169,7 @@ class Runtime {
   std::mutex init_mutex_;
   std::shared_ptr<pjrt::Client> client_;
   PJRT_Device* device_ = nullptr;
+  bool has_host_kernels_ = false;
   bool is_cpu_ = true;
   std::unique_ptr<DiskCache> disk_;
   int64_t memory_limit_ = 0;

@@ -97,6 +97,7 @@ void set_gil_hooks(void* (*release)(), void (*restore)(void*)) {
 graph::TraceOptions trace_options() {
   graph::TraceOptions o;
   o.platform = Runtime::instance().is_cpu() ? graph::Platform::Cpu : graph::Platform::Tpu;
+  o.host_kernels = Runtime::instance().has_host_kernels();
   o.default_float = dtype_of(c10::get_default_dtype_as_scalartype());
   switch (at::globalContext().float32MatmulPrecision()) {
     case at::Float32MatmulPrecision::HIGHEST:

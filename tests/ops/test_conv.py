@@ -149,3 +149,33 @@ def test_fold_sums_what_unfold_read():
     torch.testing.assert_close(folded.cpu(), F.fold(columns, (9, 8), **options))
     (grad,) = torch.autograd.grad(folded, ours, x.to(DEVICE))
     torch.testing.assert_close(grad.cpu(), columns)
+
+
+# Large enough for the CPU plugin's host kernels (src/ops/host_kernels.cpp).
+HOSTED = {
+    "pixels": (F.conv2d, (3, 16, 32, 31), (20, 16, 3, 3), {"padding": 1}),
+    "one image": (F.conv2d, (1, 24, 64, 48), (8, 24, 3, 3), {"dilation": 2}),
+    "depthwise": (F.conv2d, (5, 64, 24, 24), (128, 1, 3, 3), {"groups": 64, "stride": 2}),
+    "groups": (F.conv2d, (2, 32, 40, 20), (48, 8, 3, 3), {"groups": 4, "padding": 1}),
+    "transposed": (F.conv_transpose2d, (3, 16, 32, 32), (16, 12, 3, 3), {"stride": 2}),
+    "transposed groups": (F.conv_transpose2d, (3, 32, 24, 24), (32, 4, 4, 4), {"groups": 4}),
+    "volumes": (F.conv3d, (2, 8, 9, 16, 16), (12, 8, 3, 3, 3), {"padding": 1}),
+    "lines": (F.conv1d, (2, 64, 900), (96, 16, 9), {"groups": 4, "padding": 4}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTED)
+def test_host_kernels(name):
+    fn, x_size, w_size, options = HOSTED[name]
+    outputs = w_size[1] if "transposed" in name else w_size[0]
+    outputs *= options.get("groups", 1) if "transposed" in name else 1
+    torch.manual_seed(0)
+    host = [torch.randn(s, requires_grad=True) for s in (x_size, w_size, (outputs,))]
+    device = [t.detach().to(DEVICE).requires_grad_() for t in host]
+    y, y_device = fn(*host, **options), fn(*device, **options)
+    seed = torch.randn_like(y)
+    expected = torch.autograd.grad(y, host, seed)
+    actual = torch.autograd.grad(y_device, device, seed.to(DEVICE))
+    for mine, other in zip((y_device, *actual), (y, *expected), strict=True):
+        scale = other.abs().max().item()
+        torch.testing.assert_close(mine.detach().cpu(), other, rtol=1e-5, atol=1e-5 * scale)
