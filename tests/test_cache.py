@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 - the disk cache of compiled programs: hits, damage, races, limits.
 """Each process here has a cache folder of its own, so nothing depends on what ran before."""
 
+import io
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
+import tarfile
 import threading
+import time
 
 import pytest
 
@@ -29,6 +33,7 @@ torch.tpu.synchronize()
 print(json.dumps({
     "compiled": stats["programs_compiled"],
     "loaded": stats["disk_hits"],
+    "from_root": stats["root_hits"],
     "directory": stats["disk_cache"]["directory"],
     "bytes": stats["disk_cache"]["bytes"],
     "warnings": [str(w.message) for w in caught],
@@ -138,11 +143,11 @@ def checksum(contents):
 def test_a_whole_entry_that_the_plugin_refuses_is_a_miss(copy):
     good = {p: p.read_bytes() for p in entries(copy)}
     for victim, contents in zip(
-        list(good)[:2], (b"no program", list(good.values())[-1][64:564]), strict=True
+        list(good)[:2], (b"no program", list(good.values())[-1][300:800]), strict=True
     ):
         frame = good[victim][:40]
-        assert checksum(good[victim][64:]) == struct.unpack("<QQ", good[victim][48:64])
-        numbers = struct.pack("<QQQ", len(contents), *checksum(contents))
+        assert checksum(good[victim][72:]) == struct.unpack("<QQ", good[victim][56:72])
+        numbers = struct.pack("<QQQQ", 0, len(contents), *checksum(contents))
         victim.write_bytes(frame + numbers + contents)
     found = work(copy)
     assert (found["compiled"], found["loaded"]) == (2, len(good) - 2)
@@ -182,3 +187,147 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert len(found["warnings"]) == 1
     assert "nothing is cached on disk" in found["warnings"][0]
     assert str(tmp_path / "file") in found["warnings"][0]
+
+
+def test_a_shared_root_serves_machines_that_have_nothing(tmp_path):
+    """A folder, and a URL: what the first process compiled, the second finds at the root."""
+    for root in (str(tmp_path / "root"), f"file://{tmp_path}/url"):
+        name = root.rsplit("/", 1)[1]
+        first = work(tmp_path / f"{name}1", TORCH_TPU_CACHE_ROOT=root)
+        assert (first["from_root"], first["warnings"]) == (0, [])
+        assert len(entries(tmp_path / name)) == first["compiled"]
+        second = work(tmp_path / f"{name}2", TORCH_TPU_CACHE_ROOT=root)
+        assert (second["compiled"], second["from_root"]) == (0, first["compiled"])
+        # From now on they are here.
+        third = work(tmp_path / f"{name}2")
+        assert (third["compiled"], third["loaded"]) == (0, first["compiled"])
+        assert not [p for p in (tmp_path / name).iterdir() if p.suffix != ".tpux"]
+
+
+def test_a_root_that_cannot_be_reached_is_one_warning(tmp_path):
+    found = work(tmp_path / "local", TORCH_TPU_CACHE_ROOT="nosuchscheme://bucket/programs")
+    assert found["compiled"] >= 5
+    assert len(found["warnings"]) == 1
+    assert "shared root" in found["warnings"][0]
+
+
+def test_damage_at_the_root_is_a_miss_with_one_warning(tmp_path):
+    root = tmp_path / "root"
+    first = work(tmp_path / "1", TORCH_TPU_CACHE_ROOT=f"file://{root}")
+    victims = entries(root)[:2]
+    for victim in victims:
+        victim.write_bytes(victim.read_bytes()[:-1])
+    found = work(tmp_path / "2", TORCH_TPU_CACHE_ROOT=f"file://{root}")
+    assert (found["compiled"], found["from_root"]) == (2, first["compiled"] - 2)
+    assert len(found["warnings"]) == 1
+    assert work(tmp_path / "3", TORCH_TPU_CACHE_ROOT=f"file://{root}")["compiled"] == 0
+
+
+def command(*args):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_tpu", "cache", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_warm_pack_removes_all_compilation(filled, tmp_path):
+    directory, first = filled
+    pack, there = tmp_path / "programs.tar", tmp_path / "there"
+    assert f"packed {first['compiled']} programs" in command("--dir", directory, "pack", pack)
+    with tarfile.open(pack, "a") as tar:
+        for name in ("../escaped.tpux", "0" * 32 + "-" + "0" * 16 + ".tpux", "notes.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 5
+            tar.addfile(info, io.BytesIO(b"wrong"))
+    said = command("--dir", there, "unpack", pack)
+    assert f"unpacked {first['compiled']} programs" in said
+    assert "3 files of the pack" in said
+    assert sorted(p.name for p in there.iterdir()) == [p.name for p in entries(directory)]
+    assert not (tmp_path / "escaped.tpux").exists()
+    assert work(there)["compiled"] == 0
+    assert f"unpacked 0 programs into {there}" in command("--dir", there, "unpack", pack)
+
+
+def test_the_command_lists_and_prunes(copy):
+    total = len(entries(copy))
+    listed = command("--dir", copy, "list").splitlines()
+    assert len(listed) == total + 1
+    assert any("aten::_softmax" in line for line in listed)
+    largest = max(p.stat().st_size for p in entries(copy))
+    command("--dir", copy, "prune", "--to", largest / 1e6)
+    assert 1 <= len(entries(copy)) < total
+    assert command("--dir", copy, "clear").endswith(f"0 programs, 0 bytes, in {copy}\n")
+
+
+def test_the_log_names_what_is_new(tmp_path):
+    code = """
+import torch
+a = torch.ones(3, device="tpu") + torch.ones(3, device="tpu")
+b = torch.ones(4, device="tpu") + torch.ones(4, device="tpu")
+print(a.tolist(), b.tolist())
+"""
+
+    def log(**environment):
+        env = os.environ | {"TORCH_TPU_CACHE_DIR": str(tmp_path), "TORCH_TPU_LOG": "cache"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=env | environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stderr.splitlines() if "aten::add.Tensor" in line]
+
+    first, second = log()
+    assert "the first program of these operators" in first
+    assert "the program differs" in second
+    assert "tensor<3xf32>" in second
+    assert "tensor<4xf32>" in second
+    for entry in entries(tmp_path):  # as if another machine had made them
+        entry.rename(entry.with_name(entry.name.split("-")[0] + "-" + "0" * 16 + ".tpux"))
+    assert all("another machine" in line for line in log())
+
+
+@pytest.mark.slow
+def test_processes_killed_at_any_moment(tmp_path):
+    """Four processes share a cache that is too small for all, and die without warning, 200 times."""
+    limit = 1
+    generator = random.Random(0)
+    code = """
+import itertools, sys, torch
+for n in itertools.count(int(sys.argv[1])):
+    x = torch.arange(float(n % 40 + 2), device="tpu")
+    assert (x * 2 + 1).sum().item() == (n % 40 + 2) ** 2, n
+    assert torch.tpu.cache_stats()["disk_cache"]["bytes"] < 3e6
+"""
+    env = os.environ | {"TORCH_TPU_CACHE_DIR": str(tmp_path), "TORCH_TPU_CACHE_MAX_MB": str(limit)}
+    killed = 0
+    running = []
+    while killed < 200:
+        while len(running) < 4:
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", code, str(generator.randrange(1000))],
+                    env=env,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        time.sleep(generator.uniform(0.1, 1.5))
+        victim = running.pop(generator.randrange(4))
+        assert victim.poll() is None, victim.communicate()[1]
+        victim.kill()
+        assert victim.communicate()[1] == ""
+        killed += 1
+    for process in running:
+        assert process.poll() is None, process.communicate()[1]
+        process.kill()
+        assert process.communicate()[1] == ""
+    found = work(tmp_path, TORCH_TPU_CACHE_MAX_MB=str(limit))
+    assert found["warnings"] == []
+    assert found["bytes"] <= 1.2 * limit * 2**20

@@ -35,11 +35,12 @@ def load() -> None:
 
 
 def _register(torch) -> None:
-    from torch_tpu import _plugins
+    from torch_tpu import _cache_root, _plugins
 
     extension = _extension(torch)
     torch.utils.rename_privateuse1_backend("tpu")
     extension._set_plugin_search_paths(_plugins.search_paths())
+    _cache_root.connect(extension)
 
     module = import_module("torch_tpu.tpu")
     if getattr(torch, "tpu", None) is not module:

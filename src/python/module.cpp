@@ -146,22 +146,49 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     py::dict d;
     d["calls"] = s.calls;
     d["programs_run"] = s.programs_run;
-    d["programs_compiled"] = s.compiled;
+    d["programs_compiled"] = s.compile.compiled;
     d["memory_hits"] = s.memory_hits;
-    d["disk_hits"] = s.disk_hits;
-    d["compile_seconds"] = s.compile_seconds;
-    d["load_seconds"] = s.load_seconds;
+    d["disk_hits"] = s.compile.disk_hits;
+    d["root_hits"] = s.compile.root_hits;
+    d["compile_seconds"] = s.compile.compile_seconds;
+    d["load_seconds"] = s.compile.load_seconds;
     d["wait_for_compile_seconds"] = s.wait_compile_seconds;
     d["run_seconds"] = s.run_seconds;
     d["scalar_uploads"] = s.scalar_uploads;
     d["programs_in_memory"] = r.programs_in_memory();
-    d["disk_directory"] = r.initialized() ? r.disk_cache().directory() : "";
+    d["disk_directory"] = r.initialized() ? r.compile_queue().disk_cache().directory() : "";
     return d;
   });
-  m.def("_disk_cache_bytes", [] { return run::Runtime::instance().disk_cache().size_on_disk(); });
+  m.def("_disk_cache_bytes",
+        [] { return run::Runtime::instance().compile_queue().disk_cache().size_on_disk(); });
+  // The cache's folder, whether or not there is a device; "" when it is turned off.
+  m.def("_cache_directory", [] { return run::DiskCache::Options::from_environment().directory; });
+  // (identity of the plugin, what the program is) of an entry's file; None for a damaged one.
+  m.def("_decode_cache_entry",
+        [](const py::bytes& file) -> std::optional<std::pair<std::string, std::string>> {
+          const auto entry = run::decode_entry(std::string_view(file));
+          if (!entry) return std::nullopt;
+          return std::make_pair(entry->plugin, entry->about);
+        });
+  m.def("_set_remote_root", [](py::function fetch, py::function store) {
+    // They live until the process ends: compile threads may hold copies.
+    auto* get = new py::function(std::move(fetch));
+    auto* put = new py::function(std::move(store));
+    run::CompileQueue::set_remote_root(
+        [get](const std::string& name) -> std::optional<std::string> {
+          py::gil_scoped_acquire gil;
+          const py::object file = (*get)(name);
+          if (file.is_none()) return std::nullopt;
+          return std::string(py::cast<py::bytes>(file));
+        },
+        [put](const std::string& name, const std::string& file) {
+          py::gil_scoped_acquire gil;
+          (*put)(name, py::bytes(file));
+        });
+  });
   m.def("_take_cache_warning", [] {
     auto& r = run::Runtime::instance();
-    return r.initialized() ? r.disk_cache().take_warning() : std::string();
+    return r.initialized() ? r.compile_queue().take_warning() : std::string();
   });
   m.def("_reset_cache_stats", [] { run::Runtime::instance().reset_stats(); });
   m.def("_fallback_counts", &tensor::fallback_counts);

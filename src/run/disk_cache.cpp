@@ -18,14 +18,15 @@ namespace torch_tpu::run {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr char kMagic[8] = {'T', 'P', 'U', 'X', 'C', '0', '0', '1'};
+constexpr char kMagic[8] = {'T', 'P', 'U', 'X', 'C', '0', '0', '2'};
 constexpr char kSuffix[] = ".tpux";
+constexpr size_t kPluginSize = 32;
 
 struct Header {
   char magic[8];
-  char plugin[32];
-  uint64_t size;
-  uint64_t check_hi, check_lo;
+  char plugin[kPluginSize];
+  uint64_t about_size, size;    // what follows the header
+  uint64_t check_hi, check_lo;  // of what follows the header
 };
 
 graph::Key checksum(std::string_view bytes) {
@@ -34,12 +35,71 @@ graph::Key checksum(std::string_view bytes) {
   return h.finish();
 }
 
-void set_plugin(Header& header, std::string_view plugin) {
-  std::memset(header.plugin, 0, sizeof header.plugin);
-  std::memcpy(header.plugin, plugin.data(), std::min(plugin.size(), sizeof header.plugin));
+std::optional<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return {};
+  std::string file(static_cast<size_t>(in.tellg()), 0);
+  in.seekg(0);
+  if (!in.read(file.data(), static_cast<std::streamsize>(file.size()))) file.clear();
+  return file;
+}
+
+bool same_plugin(const CacheEntry& entry, std::string_view plugin) {
+  return entry.plugin == plugin.substr(0, kPluginSize);
 }
 
 }  // namespace
+
+std::string entry_file_name(const std::string& key) { return key + kSuffix; }
+
+std::string encode_entry(const CacheEntry& entry) {
+  Header header;
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memset(header.plugin, 0, sizeof header.plugin);
+  std::memcpy(header.plugin, entry.plugin.data(), std::min(entry.plugin.size(), kPluginSize));
+  header.about_size = entry.about.size();
+  header.size = entry.bytes.size();
+  std::string file(sizeof header, 0);
+  file += entry.about;
+  file += entry.bytes;
+  const graph::Key check = checksum(std::string_view(file).substr(sizeof header));
+  header.check_hi = check.hi;
+  header.check_lo = check.lo;
+  std::memcpy(file.data(), &header, sizeof header);
+  return file;
+}
+
+std::optional<CacheEntry> decode_entry(std::string_view file) {
+  Header header;
+  if (file.size() < sizeof header) return {};
+  std::memcpy(&header, file.data(), sizeof header);
+  file.remove_prefix(sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0 || header.about_size > file.size() ||
+      header.size != file.size() - header.about_size) {
+    return {};
+  }
+  const graph::Key check = checksum(file);
+  if (check.hi != header.check_hi || check.lo != header.check_lo) return {};
+  CacheEntry entry;
+  entry.plugin.assign(header.plugin, strnlen(header.plugin, kPluginSize));
+  entry.about = file.substr(0, header.about_size);
+  entry.bytes = file.substr(header.about_size);
+  return entry;
+}
+
+void ExecutableCache::report(const std::string& problem) {
+  std::lock_guard lock(mutex_);
+  if (warned_) return;
+  warned_ = true;
+  warning_ = "torch_tpu executable cache: " + problem;
+}
+
+std::string ExecutableCache::take_warning() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(warning_, {});
+}
+
+// ---- a folder ----------------------------------------------------------------------------------
 
 DiskCache::Options DiskCache::Options::from_environment() {
   Options o;
@@ -71,46 +131,16 @@ DiskCache::DiskCache(Options options) : options_(std::move(options)) {
 }
 
 std::string DiskCache::path_of(const std::string& key) const {
-  return options_.directory + "/" + key + kSuffix;
-}
-
-void DiskCache::report(const std::string& problem) {
-  std::lock_guard lock(mutex_);
-  if (warned_) return;
-  warned_ = true;
-  warning_ = "torch_tpu executable cache: " + problem;
-}
-
-std::string DiskCache::take_warning() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(warning_, {});
+  return options_.directory + "/" + entry_file_name(key);
 }
 
 std::optional<std::string> DiskCache::read(const std::string& key, std::string_view plugin) {
   if (options_.directory.empty()) return {};
-  std::string path = path_of(key);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return {};
-  Header header, expected;
-  set_plugin(expected, plugin);
-  std::string bytes;
-  bool good = static_cast<bool>(in.read(reinterpret_cast<char*>(&header), sizeof header)) &&
-              std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
-              std::memcmp(header.plugin, expected.plugin, sizeof header.plugin) == 0;
-  if (good) {
-    std::error_code ec;
-    uint64_t file = fs::file_size(path, ec);
-    good = !ec && file == sizeof header + header.size;
-  }
-  if (good) {
-    bytes.resize(header.size);
-    good = static_cast<bool>(in.read(bytes.data(), static_cast<std::streamsize>(bytes.size())));
-  }
-  if (good) {
-    graph::Key check = checksum(bytes);
-    good = check.hi == header.check_hi && check.lo == header.check_lo;
-  }
-  if (!good) {
+  const std::string path = path_of(key);
+  std::optional<std::string> file = read_file(path);
+  if (!file) return {};
+  std::optional<CacheEntry> entry = decode_entry(*file);
+  if (!entry || !same_plugin(*entry, plugin)) {
     remove(key);
     report("entry " + path +
            " was damaged or made by another plugin; it was removed and will be "
@@ -120,26 +150,21 @@ std::optional<std::string> DiskCache::read(const std::string& key, std::string_v
   // The time of last use, for pruning.
   std::error_code ec;
   fs::last_write_time(path, fs::file_time_type::clock::now(), ec);
-  return bytes;
+  return std::move(entry->bytes);
 }
 
-void DiskCache::write(const std::string& key, std::string_view plugin, std::string_view bytes) {
+void DiskCache::write(const std::string& key, std::string_view plugin, std::string_view bytes,
+                      std::string_view about) {
   if (options_.directory.empty()) return;
-  Header header;
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
-  set_plugin(header, plugin);
-  header.size = bytes.size();
-  graph::Key check = checksum(bytes);
-  header.check_hi = check.hi;
-  header.check_lo = check.lo;
+  const std::string file =
+      encode_entry({std::string(plugin), std::string(about), std::string(bytes)});
   static std::atomic<uint64_t> serial{0};
   std::string temporary = options_.directory + "/." + key + "." + std::to_string(getpid()) + "." +
                           std::to_string(serial++) + ".tmp";
   bool good = false;
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    good = out && out.write(reinterpret_cast<const char*>(&header), sizeof header) &&
-           out.write(bytes.data(), static_cast<std::streamsize>(bytes.size())) && out.flush();
+    good = out && out.write(file.data(), static_cast<std::streamsize>(file.size())) && out.flush();
   }
   std::error_code ec;
   if (good) fs::rename(temporary, path_of(key), ec);
@@ -148,10 +173,11 @@ void DiskCache::write(const std::string& key, std::string_view plugin, std::stri
     report("cannot write to " + options_.directory + "; new programs are not kept on disk");
     return;
   }
+  if (options_.max_bytes == 0) return;
   bool due;
   {
     std::lock_guard lock(mutex_);
-    written_since_prune_ += static_cast<int64_t>(bytes.size());
+    written_since_prune_ += static_cast<int64_t>(file.size());
     due = !pruned_ || written_since_prune_ > options_.max_bytes / 16;
     if (due) written_since_prune_ = 0, pruned_ = true;
   }
@@ -207,6 +233,60 @@ int64_t DiskCache::size_on_disk() const {
     if (it->path().extension() == kSuffix) total += static_cast<int64_t>(it->file_size(e));
   }
   return total;
+}
+
+std::vector<CacheEntry> DiskCache::entries_of(const std::string& key_begin) const {
+  std::vector<CacheEntry> found;
+  std::error_code ec;
+  if (options_.directory.empty()) return found;
+  for (fs::directory_iterator it(options_.directory, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().extension() != kSuffix) continue;
+    if (!it->path().filename().string().starts_with(key_begin)) continue;
+    std::optional<std::string> file = read_file(it->path().string());
+    std::optional<CacheEntry> entry = file ? decode_entry(*file) : std::nullopt;
+    if (!entry) continue;
+    entry->bytes.clear();
+    found.push_back(std::move(*entry));
+  }
+  return found;
+}
+
+// ---- somewhere else ----------------------------------------------------------------------------
+
+template <typename F>
+void RemoteCache::attempt(const char* what, F&& f) {
+  if (down_) return;
+  try {
+    f();
+  } catch (const std::exception& e) {
+    down_ = true;
+    report(std::string("the shared root could not be ") + what +
+           " and is not used any more: " + e.what());
+  }
+}
+
+std::optional<std::string> RemoteCache::read(const std::string& key, std::string_view plugin) {
+  std::optional<std::string> bytes;
+  attempt("read", [&] {
+    const std::optional<std::string> file = fetch_(entry_file_name(key));
+    if (!file) return;
+    std::optional<CacheEntry> entry = decode_entry(*file);
+    if (entry && same_plugin(*entry, plugin)) {
+      bytes = std::move(entry->bytes);
+    } else {
+      report("entry " + entry_file_name(key) +
+             " of the shared root is damaged or made by another plugin; it will be made again");
+    }
+  });
+  return bytes;
+}
+
+void RemoteCache::write(const std::string& key, std::string_view plugin, std::string_view bytes,
+                        std::string_view about) {
+  attempt("written", [&] {
+    store_(entry_file_name(key),
+           encode_entry({std::string(plugin), std::string(about), std::string(bytes)}));
+  });
 }
 
 }  // namespace torch_tpu::run

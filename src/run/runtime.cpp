@@ -35,46 +35,12 @@ constexpr uint64_t kHistory = 4096;  // longest repeated sequence looked for
 // slower by half in every other run).
 int spins_in(Mode mode) { return mode == Mode::DeferAndFuse ? 1000 : 3000; }
 
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 uint64_t nanoseconds_since(Clock::time_point t) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - t).count());
 }
 
 // TORCH_TPU_LOG=cache: a line for each program that was not in memory.
-bool log_cache() {
-  static const bool on = [] {
-    const char* v = std::getenv("TORCH_TPU_LOG");
-    return v != nullptr && std::string_view(v).find("cache") != std::string_view::npos;
-  }();
-  return on;
-}
-
-// "aten::add.Tensor, aten::mul.Tensor, ... (64 calls)"
-std::string describe(const Program& program, size_t limit) {
-  std::string ops;
-  for (const ProgramNode& n : program.nodes()) {
-    if (ops.size() > limit) {
-      ops += ", ...";
-      break;
-    }
-    if (!ops.empty()) ops += ", ";
-    ops += n.record->op;
-  }
-  if (program.nodes().size() > 1) ops += " (" + std::to_string(program.nodes().size()) + " calls)";
-  return ops;
-}
-
-void log_program(const Program& program, const char* what, double seconds) {
-  if (!log_cache()) return;
-  std::string inputs;
-  for (const hlo::Type& t : program.inputs()) inputs += " " + t.str().substr(6);
-  std::fprintf(stderr, "[torch_tpu] %s in %.1f ms: %s, inputs%s, key %s\n", what, seconds * 1e3,
-               describe(program, 160).c_str(), inputs.c_str(), program.key().hex().c_str());
-}
-
 int64_t physical_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   for (const char* path :
@@ -200,7 +166,6 @@ void Runtime::start() {
   if (has_host_kernels_) {
     for (const auto& [name, kernel] : host_kernels()) pjrt::register_handler(*plugin, name, kernel);
   }
-  disk_ = std::make_unique<DiskCache>(DiskCache::Options::from_environment());
   if (const char* mb = std::getenv("TORCH_TPU_MEMORY_LIMIT_MB"); mb != nullptr)
     memory_limit_ = std::atoll(mb) << 20;
   if (memory_limit_ <= 0) {
@@ -209,7 +174,7 @@ void Runtime::start() {
   }
   if (const char* n = std::getenv("TORCH_TPU_MAX_EXECUTABLES"); n != nullptr && std::atoll(n) > 0)
     max_executables_ = static_cast<size_t>(std::atoll(n));
-  for (int i = 0; i < 2; ++i) compile_threads_.emplace_back([this] { compile_loop(); });
+  compiler_ = std::make_unique<CompileQueue>(client_);
   execute_thread_ = std::thread([this] { execute_loop(); });
   initialized_.store(true, std::memory_order_release);
 }
@@ -219,9 +184,9 @@ int64_t Runtime::memory_limit() {
   return memory_limit_;
 }
 
-DiskCache& Runtime::disk_cache() {
+CompileQueue& Runtime::compile_queue() {
   client();
-  return *disk_;
+  return *compiler_;
 }
 
 void Runtime::set_mode(Mode mode) {
@@ -427,7 +392,7 @@ std::shared_ptr<Program> Runtime::find_or_make(
     std::lock_guard lock(programs_mutex_);
     programs_[key] = program;
   }
-  if (program->output_count() > 0) enqueue_compile(program);
+  if (program->output_count() > 0) compiler_->add(program);
   return program;
 }
 
@@ -443,89 +408,7 @@ void Runtime::clear_programs() {
 }
 
 void Runtime::on_program(std::function<void(const Program&)> observer) {
-  std::lock_guard lock(programs_mutex_);
-  observers_.push_back(std::move(observer));
-}
-
-// ---- compile threads ---------------------------------------------------------------------------
-
-void Runtime::enqueue_compile(std::shared_ptr<Program> program) {
-  {
-    std::lock_guard lock(compile_mutex_);
-    compile_queue_.push_back(std::move(program));
-  }
-  compile_wake_.notify_one();
-}
-
-void Runtime::compile_loop() {
-  while (true) {
-    std::shared_ptr<Program> program;
-    {
-      std::unique_lock lock(compile_mutex_);
-      compile_wake_.wait(lock, [&] { return stopping_ || !compile_queue_.empty(); });
-      if (stopping_) return;
-      program = std::move(compile_queue_.front());
-      compile_queue_.pop_front();
-    }
-    try {
-      compile(*program);
-    } catch (const std::exception& e) {
-      program->broken("the compiler refused the program of " + describe(*program, 200) + ": " +
-                      e.what());
-    }
-  }
-}
-
-void Runtime::compile(Program& program) {
-  std::string text = program.module_text();
-  {
-    std::vector<std::function<void(const Program&)>> observers;
-    {
-      std::lock_guard lock(programs_mutex_);
-      observers = observers_;
-    }
-    for (auto& o : observers) o(program);
-  }
-  pjrt::CompileOptions options;
-  // Left alone, XLA's CPU plugin loses NaNs in maximum and minimum.
-  if (client_->is_cpu()) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
-  graph::KeyHasher hash;
-  hash.bytes(text);
-  // Hashes the plugin's file the first time, so not before it is needed.
-  const std::string& identity = client_->plugin()->identity();
-  hash.bytes(identity);
-  hash.bytes(options.encode());
-  std::string key = hash.finish().hex();
-  auto begin = Clock::now();
-  if (auto bytes = disk_->read(key, identity)) {
-    try {
-      pjrt::Executable loaded = client_->load(*bytes);
-      log_program(program, "loaded", seconds_since(begin));
-      std::lock_guard lock(stats_mutex_);
-      ++stats_.disk_hits;
-      stats_.load_seconds += seconds_since(begin);
-      program.compiled(std::move(loaded));
-      return;
-    } catch (const std::exception&) {
-      disk_->remove(key);  // written by a plugin that calls itself the same; compile instead
-    }
-  }
-  begin = Clock::now();
-  pjrt::Executable made = client_->compile(text, options);
-  log_program(program, "compiled", seconds_since(begin));
-  {
-    std::lock_guard lock(stats_mutex_);
-    ++stats_.compiled;
-    stats_.compile_seconds += seconds_since(begin);
-  }
-  std::string bytes;
-  try {
-    bytes = made.serialize();
-  } catch (const std::exception&) {
-    // A plugin that can't serialize has no disk cache.
-  }
-  program.compiled(std::move(made));
-  if (!bytes.empty()) disk_->write(key, identity, bytes);
+  compile_queue().on_program(std::move(observer));
 }
 
 // ---- the queue ---------------------------------------------------------------------------------
@@ -643,7 +526,7 @@ void Runtime::execute(Invocation& inv) {
   };
   if (program.state() == Program::Unloaded) {
     program.reload();
-    enqueue_compile(inv.program);
+    compiler_->add(inv.program);
   }
   program.last_run = ++runs_;
   if (program.state() == Program::Waiting) {
@@ -841,8 +724,8 @@ void Runtime::synchronize() {
 }
 
 Stats Runtime::stats() const {
-  std::lock_guard lock(stats_mutex_);
-  Stats s = stats_;
+  Stats s;
+  if (compiler_) s.compile = compiler_->stats();
   s.calls = calls_;
   s.programs_run = programs_run_;
   s.memory_hits = memory_hits_;
@@ -853,21 +736,16 @@ Stats Runtime::stats() const {
 }
 
 void Runtime::reset_stats() {
-  std::lock_guard lock(stats_mutex_);
-  stats_ = {};
+  if (compiler_) compiler_->reset_stats();
   calls_ = programs_run_ = memory_hits_ = run_ns_ = wait_ns_ = uploads_ = 0;
 }
 
 void Runtime::shutdown() {
   if (!initialized() || forked()) return;
   stopping_ = true;
-  compile_wake_.notify_all();
   sleeping_.store(0);
   sleeping_.notify_all();
-  for (std::thread& t : compile_threads_)
-    if (t.joinable()) t.join();
-  // A program nobody will compile any more must not keep the execution thread waiting.
-  for (auto& p : compile_queue_) p->broken("the tpu device was shut down");
+  compiler_->stop();
   if (execute_thread_.joinable()) execute_thread_.join();
 }
 

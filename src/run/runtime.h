@@ -26,7 +26,7 @@
 #include "src/pjrt/ffi.h"
 #include "src/pjrt/plugin.h"
 #include "src/run/array.h"
-#include "src/run/disk_cache.h"
+#include "src/run/compile_queue.h"
 #include "src/run/program.h"
 
 namespace torch_tpu::run {
@@ -40,15 +40,12 @@ class CheckFailure : public graph::UserError {
 };
 
 struct Stats {
+  CompileStats compile;
   uint64_t calls = 0;         // op calls submitted
   uint64_t programs_run = 0;  // programs executed
-  uint64_t compiled = 0;      // programs compiled
   uint64_t memory_hits = 0;   // programs found in memory
-  uint64_t disk_hits = 0;     // programs loaded from disk
   uint64_t traced = 0;        // op calls traced
   uint64_t scalar_uploads = 0;
-  double compile_seconds = 0;  // in the compile threads
-  double load_seconds = 0;
   double wait_compile_seconds = 0;  // the execution thread waited for a compile
   double run_seconds = 0;           // in the execution thread, executing
 };
@@ -111,7 +108,7 @@ class Runtime {
 
   Stats stats() const;
   void reset_stats();
-  DiskCache& disk_cache();
+  CompileQueue& compile_queue();
   size_t programs_in_memory();
   // Drops idle executables (empty_cache).
   void clear_programs();
@@ -147,9 +144,6 @@ class Runtime {
   void start();
   std::shared_ptr<Program> find_or_make(const graph::Key& key,
                                         const std::function<std::shared_ptr<Program>()>& make);
-  void enqueue_compile(std::shared_ptr<Program> program);
-  void compile_loop();
-  void compile(Program& program);
   Invocation& next_invocation();
   void publish();
   void execute_loop();
@@ -171,7 +165,7 @@ class Runtime {
   PJRT_Device* device_ = nullptr;
   bool has_host_kernels_ = false;
   bool is_cpu_ = true;
-  std::unique_ptr<DiskCache> disk_;
+  std::unique_ptr<CompileQueue> compiler_;
   int64_t memory_limit_ = 0;
   std::atomic<int64_t> queued_bytes_{0};  // of programs in the queue
   std::atomic<int64_t> window_bytes_{0};  // of all results in the window, also those that will die
@@ -191,13 +185,6 @@ class Runtime {
   // Programs by key.
   std::mutex programs_mutex_;
   std::unordered_map<graph::Key, std::shared_ptr<Program>, graph::KeyHash> programs_;
-  std::vector<std::function<void(const Program&)>> observers_;
-
-  // Compile queue.
-  std::mutex compile_mutex_;
-  std::condition_variable compile_wake_;
-  std::deque<std::shared_ptr<Program>> compile_queue_;
-  std::vector<std::thread> compile_threads_;
 
   // Execution queue: a ring written under mutex_, read by the execution thread.
   static constexpr size_t kRing = 512;
@@ -223,8 +210,6 @@ class Runtime {
   std::deque<PendingCheck> checks_;
   size_t sweep_checks_at_ = 1024;
 
-  mutable std::mutex stats_mutex_;
-  Stats stats_;
   std::atomic<uint64_t> calls_{0}, programs_run_{0}, memory_hits_{0}, run_ns_{0}, wait_ns_{0},
       uploads_{0};
 };

@@ -85,7 +85,8 @@ def precision(mode: Precision) -> contextlib.ContextDecorator:
 def cache_stats() -> dict[str, Any]:
     """What was compiled, what was found, and how long it took.
 
-    programs_compiled, disk_hits (loaded from disk instead), memory_hits (already there);
+    programs_compiled, disk_hits (loaded from disk instead), root_hits (from the
+    shared root), memory_hits (already there);
     compile_seconds and load_seconds in the compile threads, wait_for_compile_seconds lost waiting
     for them, run_seconds executing; programs_in_memory; disk_cache: its directory and bytes.
     """
