@@ -103,8 +103,10 @@ class Call {
   // Writes through the tensor argument's view (converted to its dtype, broadcast to its sizes).
   void write(std::string_view name, const Value& value);
   void write(std::string_view name, int64_t element, const Value& value);  // list element
-  // A run-time check: raises when the host next waits if any element of `bad` is true.
-  void fail_if(const Value& bad, CheckSpec::Error error, std::string message);
+  // A run-time check: raises when the host next waits if any element of `bad` is true. "{}" in the
+  // message becomes the value of `culprit`, integers that are not zero where `bad` is true, there.
+  void fail_if(const Value& bad, CheckSpec::Error error, std::string message,
+               const Value& culprit = {});
   // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10),
   // U32[count]. The stream depends only on seed, offset and count's position, never on mode or
   // plugin.

@@ -57,7 +57,8 @@ struct WriteSpec {
   int32_t input = -1;   // index into Record::inputs of the old base, or -1
 };
 
-// A run-time check: the function's error word is (index of the check + 1), 0 if all held.
+// A run-time check. The function's error words (S64[2]) are the number of the check that failed,
+// from 1 (0 if all held), and the value that stands for "{}" in its message.
 struct CheckSpec {
   enum Error : uint8_t { Index, Runtime, Value } error = Index;
   std::string message;
@@ -76,7 +77,7 @@ struct Record {
   std::vector<WriteSpec> writes;
   std::vector<hlo::Type> result_types;
   std::vector<CheckSpec> checks;
-  int32_t error_result = -1;  // result that holds the error word
+  int32_t error_result = -1;  // result that holds the error words
   // Makes the same call's function for another platform (values of run-time inputs do not matter).
   std::function<std::shared_ptr<Record>(Platform)> retrace;
   // The run layer's own: the program of this call alone, and when it was last part of a window.

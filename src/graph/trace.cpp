@@ -155,16 +155,32 @@ class Tracer {
   Record& record() { return *record_; }
   const TraceOptions& options() const { return options_; }
 
-  void fail_if(const Value& bad, CheckSpec::Error error, std::string message) {
+  void fail_if(const Value& bad, CheckSpec::Error error, std::string message,
+               const Value& culprit) {
+    if (bad.elements() == 0) return;
     Dims all(bad.rank());
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-    Value any = bad.elements() == 0 ? hlo::scalar(builder_, DType::Pred, 0)
-                                    : hlo::reduce(bad, all, hlo::Reduce::Or);
+    Value zero = hlo::scalar(builder_, DType::S64, 0), any, value = zero;
+    if (culprit) {
+      // One reduction for both: a culprit is not zero. Which one is told does not matter.
+      value = hlo::select(bad, hlo::convert(culprit, DType::S64), 0);
+      if (bad.rank() != 0) {
+        value = hlo::bitcast_convert(value, DType::U64);
+        value = hlo::bitcast_convert(hlo::reduce(value, all, hlo::Reduce::Maximum), DType::S64);
+        any = hlo::ne(value, 0);
+      }
+    }
+    if (!any) any = hlo::reduce(bad, all, hlo::Reduce::Or);
     record_->checks.push_back({error, std::move(message)});
     double number = static_cast<double>(record_->checks.size());
-    Value word = hlo::select(any, hlo::scalar(builder_, DType::S32, number),
-                             hlo::scalar(builder_, DType::S32, 0));
-    error_word_ = error_word_ ? hlo::select(hlo::ne(error_word_, 0), error_word_, word) : word;
+    Value word = hlo::select(any, hlo::scalar(builder_, DType::S64, number), zero);
+    if (error_word_) {
+      Value earlier = hlo::ne(error_word_, 0);
+      word = hlo::select(earlier, error_word_, word);
+      value = hlo::select(earlier, error_value_, value);
+    }
+    error_word_ = word;
+    error_value_ = value;
   }
 
   Value random_bits(int64_t count) {
@@ -230,7 +246,7 @@ class Tracer {
   std::vector<Value> scalar_values_;
   std::vector<Storage> storages_;
   Values results_;
-  Value error_word_;
+  Value error_word_, error_value_;  // 0-dim
   std::deque<Arg> kept_;
 };
 
@@ -421,7 +437,8 @@ void Tracer::finish() {
   }
   if (error_word_) {
     r.error_result = static_cast<int32_t>(results_.size());
-    results_.push_back(error_word_);
+    hlo::Values words = {hlo::reshape(error_word_, {1}), hlo::reshape(error_value_, {1})};
+    results_.push_back(hlo::concatenate(words, 0));
   }
   for (const Value& v : results_) r.result_types.push_back(v.type());
   r.function = builder_.finish(results_);
@@ -772,8 +789,9 @@ void Call::write(std::string_view name, int64_t element, const Value& value) {
   tracer_->write(args_[i]->list.at(element).tensor, {refs_[i].arg, static_cast<uint16_t>(element)},
                  value);
 }
-void Call::fail_if(const Value& bad, CheckSpec::Error error, std::string message) {
-  tracer_->fail_if(bad, error, std::move(message));
+void Call::fail_if(const Value& bad, CheckSpec::Error error, std::string message,
+                   const Value& culprit) {
+  tracer_->fail_if(bad, error, std::move(message), culprit);
 }
 Value Call::random_bits(int64_t count, std::string_view generator) {
   const auto& names = entry_->arg_names;

@@ -213,7 +213,7 @@ TEST(Trace, PointwiseResultsKeepTheInputsMemoryOrder) {
   EXPECT_EQ(op({part({2, 3}, {12, 2}, 1, {4, 6})})->outputs[0].strides, (Dims{3, 1}));
 }
 
-TEST(Trace, ChecksGiveOneErrorWord) {
+TEST(Trace, ChecksGiveOneResultOfErrorWords) {
   Op op("test::check(Tensor self) -> Tensor", [](Call& c) -> hlo::Values {
     Value x = c.tensor("self");
     c.fail_if(hlo::eq(x, 0), CheckSpec::Index, "zero");
@@ -224,7 +224,7 @@ TEST(Trace, ChecksGiveOneErrorWord) {
   ASSERT_EQ(r->checks.size(), 2u);
   EXPECT_EQ(r->checks[1].message, "one");
   ASSERT_EQ(r->error_result, 1);
-  EXPECT_EQ(r->result_types[1], (hlo::Type{DType::S32, {}}));
+  EXPECT_EQ(r->result_types[1], (hlo::Type{DType::S64, {2}}));
 }
 
 TEST(Trace, ShapesThatDoNotFitAreTheUsersMistake) {

@@ -97,7 +97,7 @@ Ctc prepare(Call& c, bool listed) {
     Value label = hlo::select(labelled, hlo::take(flat, where, 0), double(blank));
     r.label = checked_index(
         c, label, r.classes, Negative::Reject, CheckSpec::Index,
-        "ctc_loss: a target is out of range, expected 0 to " + std::to_string(r.classes - 1));
+        "ctc_loss: target {} is out of range, expected 0 to " + std::to_string(r.classes - 1));
   }
   Value before = hlo::full_like(r.label, double(blank));
   if (r.states > 2) {

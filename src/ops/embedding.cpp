@@ -11,7 +11,7 @@ using hlo::Type;
 
 namespace {
 
-constexpr const char* kOutOfRange = "index out of range in self";
+constexpr const char* kOutOfRange = "index out of range in self: {}";
 
 void check_indices(Call& c, std::string_view name) {
   DType dtype = c.dtype_of(name);
@@ -148,13 +148,19 @@ Values embedding_bag(Call& c) {
             hlo::zeros(b, {index_type, {bags}}),
             hlo::zeros(b, {index_type, {mode == kMax ? bags : 0, mode == kMax ? width : 0}})};
   }
-  c.fail_if(hlo::ne(hlo::slice_dim(offsets, 0, 0, 1), 0), CheckSpec::Runtime,
+  Value first = hlo::slice_dim(offsets, 0, 0, 1);
+  c.fail_if(hlo::ne(first, 0), CheckSpec::Runtime,
             "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
-            "position 0");
+            "position 0. However, got {}",
+            first);
   c.fail_if(hlo::gt(offsets, static_cast<double>(n)), CheckSpec::Runtime,
-            "offsets[-1] can not be greater than input's length " + std::to_string(n));
+            "offsets[-1] can not be greater than input's length " + std::to_string(n) +
+                " but got offsets[-1] of {}",
+            offsets);
   Value index =
-      checked_index(c, c.tensor("indices"), rows, Negative::Reject, CheckSpec::Index, kOutOfRange);
+      checked_index(c, c.tensor("indices"), rows, Negative::Reject, CheckSpec::Runtime,
+                    "an index of the input takes value {} which is not in the valid range [0, " +
+                        std::to_string(rows) + ")");
   // A bag begins where its offset points: the bag of index i is the number of begins up to i,
   // less 1.
   Value begins =

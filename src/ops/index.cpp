@@ -29,20 +29,26 @@ Value trusted_index(const Value& index, int64_t size, Negative negative) {
 Value checked_index(Call& c, const Value& index, int64_t size, Negative negative,
                     CheckSpec::Error error, const std::string& message) {
   if (index.elements() == 0) return trusted_index(index, size, negative);
-  if (size == 0) {
+  if (size == 0) {  // no value is known yet
+    const size_t at = message.find(" {}");
     c.fail(error == CheckSpec::Index     ? UserError::Index
            : error == CheckSpec::Runtime ? UserError::Runtime
                                          : UserError::Value,
-           message);
+           at == std::string::npos ? message : message.substr(0, at) + message.substr(at + 3));
   }
   Value i = index;
   if (i.dtype() != DType::S32 && i.dtype() != DType::S64) i = hlo::convert(i, DType::S64);
   if (size > INT32_MAX) i = hlo::convert(i, DType::S64);
   auto number = [&](int64_t v) { return hlo::constant_int(i.builder(), {i.dtype(), {}}, v); };
   if (negative == Negative::Wrap) i = hlo::select(hlo::lt(i, 0), i + number(size), i);
-  c.fail_if(hlo::or_(hlo::lt(i, 0), hlo::ge(i, number(size))), error, message);
+  c.fail_if(hlo::or_(hlo::lt(i, 0), hlo::ge(i, number(size))), error, message, index);
   i = hlo::clamp(number(0), i, number(size - 1));
   return hlo::convert(i, size > INT32_MAX ? DType::S64 : DType::S32);
+}
+
+std::string out_of_bounds(int64_t dim, int64_t size) {
+  return "index {} is out of bounds for dimension " + std::to_string(dim) + " with size " +
+         std::to_string(size);
 }
 
 Value at_least_1d(const Value& x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
@@ -138,8 +144,7 @@ IndexPlan plan_index(Call& c, const Dims& sizes, Bounds bounds) {
     Value i = hlo::element_count(shape) == 0 || bounds == Bounds::Trust
                   ? trusted_index(*indices[d], size, Negative::Wrap)
                   : checked_index(c, *indices[d], size, Negative::Wrap, CheckSpec::Index,
-                                  "index is out of bounds for dimension " + std::to_string(d) +
-                                      " with size " + std::to_string(size));
+                                  out_of_bounds(static_cast<int64_t>(d), size));
     columns.push_back(i);
     plan.indexed.push_back(static_cast<int64_t>(d));
   }
@@ -251,7 +256,7 @@ namespace {
 Value flat_index(Call& c, int64_t elements) {
   Value index = c.tensor("index");
   return checked_index(c, index, elements, Negative::Wrap, CheckSpec::Index,
-                       "out of range: tried to access an index on a tensor of " +
+                       "out of range: tried to access index {} on a tensor of " +
                            std::to_string(elements) + " elements.");
 }
 
@@ -304,7 +309,8 @@ struct Rows {
   Dims sizes;  // of self as given
 };
 
-Rows rows(Call& c, Negative negative, const std::string& message) {
+Rows rows(Call& c, Negative negative, const std::string& message = {},
+          CheckSpec::Error error = CheckSpec::Index) {
   Rows r;
   r.self = c.tensor("self");
   r.sizes = r.self.dims();
@@ -315,8 +321,9 @@ Rows rows(Call& c, Negative negative, const std::string& message) {
                 index.rank(), " dimensions");
   c.check(index.dtype() == DType::S32 || index.dtype() == DType::S64,
           "Expected dtype int32/int64 for index but got ", index.dtype());
-  r.index =
-      checked_index(c, at_least_1d(index), r.self.dim(r.dim), negative, CheckSpec::Index, message);
+  const int64_t size = r.self.dim(r.dim);
+  r.index = checked_index(c, at_least_1d(index), size, negative, error,
+                          message.empty() ? out_of_bounds(r.dim, size) : message);
   return r;
 }
 
@@ -337,7 +344,7 @@ Value source_rows(Call& c, const Rows& r, DType compute) {
   return source;
 }
 
-constexpr const char* kOutOfRange = "index out of range in self";
+constexpr const char* kOutOfRange = "index out of range in self: {}";
 
 }  // namespace
 
@@ -355,7 +362,9 @@ TPU_OP("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor") {
 TPU_OP(
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> "
     "Tensor") {
-  Rows r = rows(c, Negative::Reject, kOutOfRange);
+  const bool matrix = c.meta("self").rank() > 1;
+  Rows r = matrix ? rows(c, Negative::Reject, {}, CheckSpec::Runtime)
+                  : rows(c, Negative::Reject, kOutOfRange);
   const DType sum = accumulate_type(r.self.dtype());
   Value source = source_rows(c, r, sum);
   if (!c.equals("alpha", 1)) source = source * c.scalar("alpha", sum);
@@ -365,7 +374,7 @@ TPU_OP(
 
 // x with x[..., index[i], ...] = source[..., i, ...].
 TPU_OP("aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor") {
-  Rows r = rows(c, Negative::Reject, "index_copy_(): index is out of bounds");
+  Rows r = rows(c, Negative::Reject);
   Value source = source_rows(c, r, r.self.dtype());
   return {hlo::reshape(scatter_rows(r.self, r.dim, r.index, source, overwrite), r.sizes)};
 }
@@ -375,7 +384,7 @@ namespace {
 // x with x[..., index[i], ...] = value. The rows are marked first, so that the value is written in
 // one pass over x.
 Values index_fill(Call& c) {
-  Rows r = rows(c, Negative::Wrap, "index out of range in self");
+  Rows r = rows(c, Negative::Wrap);
   const int64_t size = r.self.dim(r.dim);
   Value value = c.tensor("value", r.self.dtype());
   c.check(value.rank() == 0,

@@ -10,12 +10,16 @@ namespace torch_tpu::ops {
 enum class Negative : uint8_t { Reject, Wrap };
 
 // Index values into a dimension of `size`, as S32 (S64 where the size needs it), safe to use: those
-// out of range raise `message` when the host next waits, and are clamped so that the program itself
-// stays in bounds. Negative::Wrap counts negative ones from the end.
+// out of range raise `message` when the host next waits ("{}" in it becomes such a value), and are
+// clamped so that the program itself stays in bounds. Negative::Wrap counts negative ones from the
+// end.
 Value checked_index(Call& c, const Value& index, int64_t size, Negative negative,
                     graph::CheckSpec::Error error, const std::string& message);
 // The same without the check, for callers that vouch for the values.
 Value trusted_index(const Value& index, int64_t size, Negative negative);
+
+// "index {} is out of bounds for dimension 1 with size 5"
+std::string out_of_bounds(int64_t dim, int64_t size);
 
 // 0-dim values as 1-dim ones, the way PyTorch's indexing ops see them.
 Value at_least_1d(const Value& x);

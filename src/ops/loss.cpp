@@ -48,7 +48,7 @@ Nll nll(Call& c, DType compute) {
   Value safe = hlo::select(r.valid, t, 0);
   r.target = checked_index(
       c, safe, classes, Negative::Reject, CheckSpec::Index,
-      "Target is out of bounds: a class index must be in [0, " + std::to_string(classes) +
+      "Target {} is out of bounds: a class index must be in [0, " + std::to_string(classes) +
           ") or be ignore_index = " + std::to_string(c.integer("ignore_index")));
   Value weight = hlo::full_like(hlo::convert(r.valid, compute), 1);
   if (c.has("weight")) {
@@ -190,7 +190,7 @@ MultiMargin multi_margin(Call& c, const Dims& dims, DType compute) {
           c.has("weight") ? c.meta("weight").sizes : Dims{});
   Value x = hlo::reshape(c.tensor("self", compute), dims);
   Value t = checked_index(c, hlo::reshape(c.tensor("target"), {dims[0], 1}), dims[1],
-                          Negative::Reject, CheckSpec::Runtime, "target out of range");
+                          Negative::Reject, CheckSpec::Runtime, "target out of range: {}");
   MultiMargin m;
   m.squared = squared;
   m.other = hlo::ne(hlo::iota(c.builder(), {t.dtype(), dims}, 1), t);
@@ -244,7 +244,7 @@ MultiLabel multi_label(Call& c, const Dims& dims) {
   MultiLabel m;
   m.counts = hlo::lt(k, end);
   m.listed = checked_index(c, hlo::select(m.counts, t, 0), dims[1], Negative::Reject,
-                           CheckSpec::Runtime, "argument #2 'target' is out of range");
+                           CheckSpec::Runtime, "argument #2 'target' is out of range: {}");
   Dims cube{dims[0], dims[1], dims[1]};  // n, place in the list, class
   Value same = hlo::eq(hlo::broadcast_in_dim(m.listed, cube, {0, 1}),
                        hlo::iota(b, {m.listed.dtype(), cube}, 2));

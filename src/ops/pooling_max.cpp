@@ -238,7 +238,7 @@ Values max_unpool(Call& c, int64_t axes) {
   Value index = planes.wrap(c.tensor("indices"));
   const int64_t size = hlo::element_count(out);
   c.fail_if(hlo::lt(index, 0) | hlo::ge(index, static_cast<double>(size)),
-            graph::CheckSpec::Runtime, "found an invalid max index in max_unpool");
+            graph::CheckSpec::Runtime, "Found an invalid max index: {}", index);
   index = hlo::minimum(hlo::maximum(index, 0), static_cast<double>(std::max<int64_t>(size - 1, 0)));
   Dims sizes = {x.dim(0), x.dim(1)};
   sizes.insert(sizes.end(), out.begin(), out.end());

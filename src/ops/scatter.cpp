@@ -43,8 +43,7 @@ Along along(Call& c, const char* what) {
   }
   const int64_t size = a.self.dim(a.dim);
   a.index = checked_index(c, a.index, size, Negative::Reject, CheckSpec::Runtime,
-                          "index is out of bounds for dimension " + std::to_string(a.dim) +
-                              " with size " + std::to_string(size));
+                          out_of_bounds(a.dim, size));
   return a;
 }
 
@@ -238,7 +237,7 @@ TPU_OP(
           index.elements(), " elements into dimension ", dim, " of a tensor of shape ", sizes,
           " needs ", want);
   index = checked_index(c, index, self.dim(dim), Negative::Reject, CheckSpec::Index,
-                        "index out of range in self");
+                        "index out of range in self: {}");
   if (source.elements() == 0) return {hlo::reshape(self, sizes)};
   Value y = combine_into(self, source, how, c.flag("include_self"),
                          [&](const Value& x, const Value& u, const hlo::Combiner& combine) {

@@ -162,7 +162,8 @@ TPU_OP("aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=No
   c.check_supported(c.has("output_size"), "needs output_size here");
   const int64_t total = c.integer("output_size"), n = repeats.elements();
   hlo::Builder& b = c.builder();
-  c.fail_if(hlo::lt(repeats, 0), graph::CheckSpec::Runtime, "repeats can not be negative");
+  c.fail_if(hlo::lt(repeats, 0), graph::CheckSpec::Runtime, "repeats can not be negative, got {}",
+            repeats);
   if (total == 0 || n == 0) return {hlo::zeros(b, {repeats.dtype(), {total}})};
   // Where a run ends, the next element begins; ends outside the result are dropped by scatter.
   Value ends = running_sum(repeats);

@@ -192,7 +192,7 @@ Values searchsorted(Call& c, std::string_view sequence, bool right, std::string_
     c.check(c.dtype_of(sorter) == DType::S64,
             "sorter must be a tensor of long dtype but got dtype ", c.dtype_of(sorter));
     Value order = checked_index(c, hlo::reshape(c.tensor(sorter), {batch, n}), n, Negative::Reject,
-                                CheckSpec::Index, "sorter index out of range");
+                                CheckSpec::Runtime, "sorter index out of range: {}");
     hlo::GatherDims g;
     g.collapsed_slice_dims = {1};
     g.start_index_map = {1};

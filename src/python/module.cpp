@@ -13,6 +13,7 @@
 #include "src/tensor/decompose.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/kernel.h"
+#include "src/tensor/origin.h"
 #include "src/tensor/register.h"
 
 namespace py = pybind11;

@@ -9,6 +9,7 @@
 
 #include "src/hlo/type.h"
 #include "src/pjrt/buffer.h"
+#include "src/run/check.h"
 
 namespace torch_tpu::run {
 
@@ -41,6 +42,9 @@ class Array {
 
   pjrt::Buffer& buffer() { return buffer_; }
   const std::string& error() const { return *error_; }
+  // Run-time checks that may have failed and that the contents depend on; null: none. Once Ready.
+  const ChecksPtr& checks() const { return checks_; }
+  void set_checks(ChecksPtr checks) { checks_ = std::move(checks); }  // before set_buffer()
   void set_buffer(pjrt::Buffer buffer);
   void set_error(std::shared_ptr<const std::string> error);
   void set_placeholder() { state_.store(Placeholder, std::memory_order_release); }
@@ -66,6 +70,7 @@ class Array {
   pjrt::Buffer buffer_;
   int64_t counted_bytes_ = 0;
   std::shared_ptr<const std::string> error_;
+  ChecksPtr checks_;
 };
 
 class ArrayPtr {

@@ -56,6 +56,28 @@ void Program::plan_donations() {
   }
 }
 
+const std::vector<Program::Dependence>& Program::dependences() {
+  if (!dependences_.empty()) return dependences_;
+  auto merge = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+    std::vector<int32_t> both;
+    std::set_union(to.begin(), to.end(), from.begin(), from.end(), std::back_inserter(both));
+    to = std::move(both);
+  };
+  std::vector<Dependence> results;
+  int32_t checked = 0;
+  for (const ProgramNode& node : nodes_) {
+    Dependence d;
+    for (int32_t operand : node.operands) {
+      merge(d.inputs, operand < 0 ? std::vector<int32_t>{~operand} : results[operand].inputs);
+      if (operand >= 0) merge(d.checked, results[operand].checked);
+    }
+    if (!node.record->checks.empty()) merge(d.checked, {checked++});
+    results.resize(results.size() + node.record->result_types.size(), d);
+  }
+  for (int32_t i : live_) dependences_.push_back(results[i]);
+  return dependences_;
+}
+
 hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) const {
   hlo::Builder b;
   std::vector<Value> inputs, results, scalars;
@@ -91,7 +113,7 @@ hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) co
     }
     std::vector<Value> out = b.inline_call(r.function, args);
     results.insert(results.end(), out.begin(), out.end());
-    if (r.error_result >= 0) words.push_back(hlo::reshape(out[r.error_result], {1}));
+    if (r.error_result >= 0) words.push_back(hlo::reshape(out[r.error_result], {1, 2}));
     scalar += own.scalars.size();
   }
   std::vector<Value> outputs;

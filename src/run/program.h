@@ -51,9 +51,15 @@ class Program {
   const std::vector<ScalarPack>& packs() const { return packs_; }
   // For each input, the output that may take its buffer, or -1.
   const std::vector<int32_t>& donations() const { return donations_; }
-  // Nodes with run-time checks, in order: element i of the last output is the error word of
+  // Nodes with run-time checks, in order: row i of the last output are the error words of
   // checked()[i].
   const std::vector<int32_t>& checked() const { return checked_; }
+  // What a result depends on: inputs, and indices into checked(). Worked out when first asked for,
+  // by the execution thread.
+  struct Dependence {
+    std::vector<int32_t> inputs, checked;
+  };
+  const std::vector<Dependence>& dependences();
   // Of the results that leave the program and take no input's buffer.
   int64_t new_bytes() const { return new_bytes_; }
   size_t output_count() const { return live_.size() + (checked_.empty() ? 0 : 1); }
@@ -80,6 +86,7 @@ class Program {
   std::vector<ScalarPack> packs_;
   std::vector<int32_t> donations_;
   std::vector<int32_t> checked_;
+  std::vector<Dependence> dependences_;
   int64_t new_bytes_ = 0;
   std::atomic<State> state_{Waiting};
   std::unique_ptr<pjrt::Executable> executable_;

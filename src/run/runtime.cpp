@@ -199,21 +199,21 @@ void Runtime::set_mode(Mode mode) {
 
 void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
                      std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
-                     const std::string* line) {
+                     const Origin* origin) {
   require_usable();
   if (!initialized()) start();
   calls_.store(calls_.load(std::memory_order_relaxed) + 1,
                std::memory_order_relaxed);  // under mutex_
   const Record& r = *record;
   if (mode() != Mode::DeferAndFuse) {
-    submit_alone(record, inputs, scalars, results, line);
+    submit_alone(record, inputs, scalars, results, origin);
     return;
   }
   if (r.last_position == 0) {
     // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask)
     // would otherwise make every window around them new in each iteration.
     boundary(record.get());
-    submit_alone(record, inputs, scalars, results, line);
+    submit_alone(record, inputs, scalars, results, origin);
     return;
   }
   WindowNode node;
@@ -222,7 +222,6 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
   node.operand_count = static_cast<uint32_t>(inputs.size());
   node.first_result = static_cast<uint32_t>(window_results_.size());
   node.first_scalar = static_cast<uint32_t>(window_scalars_.size());
-  node.line = line;
   window_hash_.word(r.key.lo);
   for (ArrayPtr& in : inputs) {
     Array& a = *in;
@@ -253,6 +252,7 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
   window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
                       std::memory_order_relaxed);  // under mutex_
   window_.push_back(std::move(node));
+  if (r.error_result >= 0) window_origins_.push_back(origin != nullptr ? *origin : Origin{});
   bool repeated = boundary(record.get());
   if (window_.size() >= kWindow || repeated) cut();
 }
@@ -314,7 +314,7 @@ void Runtime::cut() {
     std::swap(inv.inputs, window_inputs_);
     std::swap(inv.scalars, window_scalars_);
     for (int32_t i : live) inv.outputs.push_back(window_results_[i]);
-    for (int32_t n : program->checked()) inv.lines.push_back(window_[n].line);
+    std::swap(inv.origins, window_origins_);
     publish();
   }
   // Results nobody holds never get a buffer.
@@ -327,6 +327,7 @@ void Runtime::cut() {
   window_operands_.clear();
   window_scalars_.clear();
   window_results_.clear();
+  window_origins_.clear();
   window_hash_ = {};
   window_bytes_.store(0, std::memory_order_relaxed);
   ++window_id_;
@@ -342,7 +343,7 @@ void Runtime::cut_for_host() {
 // Strict and Debug: the call is a program of its own, found through its record.
 void Runtime::submit_alone(const RecordPtr& record, std::span<ArrayPtr> inputs,
                            std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
-                           const std::string* line) {
+                           const Origin* origin) {
   if (!window_.empty()) cut();
   const Record& r = *record;
   if (!r.program) {
@@ -373,7 +374,7 @@ void Runtime::submit_alone(const RecordPtr& record, std::span<ArrayPtr> inputs,
   inv.scalars.assign(scalars.begin(), scalars.end());
   for (size_t i = 0; i < results.size(); ++i)
     if (static_cast<int32_t>(i) != r.error_result) inv.outputs.push_back(results[i]);
-  if (r.error_result >= 0) inv.lines.push_back(line);
+  if (r.error_result >= 0) inv.origins.push_back(origin != nullptr ? *origin : Origin{});
   publish();
 }
 
@@ -421,17 +422,19 @@ Runtime::Invocation& Runtime::next_invocation() {
 }
 
 void Runtime::publish() {
-  queued_bytes_.fetch_add(ring_[tail_.load(std::memory_order_relaxed) % kRing].program->new_bytes(),
-                          std::memory_order_relaxed);
+  uint64_t tail = tail_.load(std::memory_order_relaxed);
+  const Invocation& inv = ring_[tail % kRing];
+  queued_bytes_.fetch_add(inv.program->new_bytes(), std::memory_order_relaxed);
+  for (const Origin& o : inv.origins)
+    if (o.ledger) o.ledger->last.store(tail + 1, std::memory_order_relaxed);
   tail_.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) != 0) {
     sleeping_.store(0, std::memory_order_seq_cst);
     sleeping_.notify_one();
   }
   if (mode() == Mode::Debug) {
-    uint64_t sequence = tail_.load();
-    wait_for(sequence);
-    drain_checks();
+    wait_for(tail + 1);
+    raise_failed_checks();
   }
 }
 
@@ -462,7 +465,7 @@ void Runtime::execute_loop() {
     inv.inputs.clear();
     inv.scalars.clear();
     inv.outputs.clear();
-    inv.lines.clear();
+    inv.origins.clear();
     head_.store(head + 1, std::memory_order_release);
   }
 }
@@ -544,10 +547,12 @@ void Runtime::execute(Invocation& inv) {
     raw_inputs_.clear();
     non_donatable_.clear();
     const auto& donations = program.donations();
+    bool checks = !program.checked().empty();
     for (size_t i = 0; i < inv.inputs.size(); ++i) {
       Array& a = *inv.inputs[i];
       if (a.state() == Array::Failed) return fail(a.error());
       if (a.state() != Array::Ready) return fail("internal error: an input was not executed");
+      if (a.checks()) checks = true;
       raw_inputs_.push_back(a.buffer().raw());
       if (donations[i] >= 0) {
         bool sole = a.references() == 1;
@@ -575,15 +580,9 @@ void Runtime::execute(Invocation& inv) {
       inv.inputs[i]->consumed();
     }
     // Before the results: who waits for one of them looks at the checks next.
-    if (!program.checked().empty()) {
-      std::lock_guard lock(checks_mutex_);
-      checks_.push_back({pjrt::Buffer(api, raw_outputs_.back()), inv.program, inv.lines});
-      // Nobody may ever wait, so those that have held are let go now and then.
-      if (checks_.size() >= sweep_checks_at_) {
-        std::erase_if(checks_, [](PendingCheck& c) { return c.words.ready() && c.held(); });
-        sweep_checks_at_ = checks_.size() + 1024;
-      }
-    }
+    if (checks)
+      settle_checks(
+          inv, program.checked().empty() ? pjrt::Buffer() : pjrt::Buffer(api, raw_outputs_.back()));
     for (size_t i = 0; i < inv.outputs.size(); ++i)
       inv.outputs[i]->set_buffer(pjrt::Buffer(api, raw_outputs_[i]));
     // Small programs have finished by now; of the others an event is kept for queries that tell
@@ -603,13 +602,50 @@ void Runtime::execute(Invocation& inv) {
   run_ns_.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
 }
 
+// Which checks the results depend on: this program's own, and those of its inputs. Nothing is left
+// of them when all have held, which the CPU plugin mostly knows at once.
+void Runtime::settle_checks(Invocation& inv, pjrt::Buffer words) {
+  Program& program = *inv.program;
+  const size_t calls = program.checked().size();
+  std::vector<ChecksPtr> own(calls);
+  bool any = false;
+  if (calls != 0) {
+    auto shared = std::make_shared<ErrorWords>(std::move(words), calls);
+    if (!shared->known() || !shared->all_held()) {
+      for (size_t i = 0; i < calls; ++i) {
+        const Origin& origin = inv.origins[i];
+        auto check = std::make_shared<Check>(
+            runs_, shared, i, program.nodes()[program.checked()[i]].record, origin.line);
+        if (check->state() == Check::Held) continue;
+        (origin.ledger ? origin.ledger : Ledger::nobodys())->add(check);
+        own[i] = std::make_shared<Checks>(Checks{std::move(check)});
+        any = true;
+      }
+    }
+  }
+  for (const ArrayPtr& in : inv.inputs)
+    if (in->checks()) any = true;
+  if (!any) return;
+  std::vector<ChecksPtr> all;
+  const auto& dependences = program.dependences();
+  for (size_t i = 0; i < inv.outputs.size(); ++i) {
+    all.clear();
+    auto add = [&](const ChecksPtr& checks) {
+      if (checks && std::find(all.begin(), all.end(), checks) == all.end()) all.push_back(checks);
+    };
+    for (int32_t k : dependences[i].inputs) add(inv.inputs[k]->checks());
+    for (int32_t k : dependences[i].checked) add(own[k]);
+    if (!all.empty()) inv.outputs[i]->set_checks(join(all));
+  }
+}
+
 // ---- host side waits ---------------------------------------------------------------------------
 
 ArrayPtr Runtime::upload(const void* data, const hlo::Type& type) {
   require_usable();
   pjrt::Client& c = client();
   if (!fits(type.bytes())) {
-    synchronize();
+    drain();
     if (!fits(type.bytes()))
       throw UserError(UserError::OutOfMemory,
                       "tpu out of memory: copying to the device needs " +
@@ -643,7 +679,7 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
     cut_for_host();
   }
   if (array->state() == Array::Pending) array->wait();
-  drain_checks();
+  raise_failed_checks(array->checks().get());
   if (array->state() == Array::Failed) throw UserError(UserError::Runtime, array->error());
   if (array->state() == Array::Placeholder)
     throw UserError(
@@ -653,33 +689,12 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
   return array->buffer();
 }
 
-bool Runtime::PendingCheck::held() {
-  std::vector<int32_t> numbers(program->checked().size());
-  words.to_host(numbers.data(), numbers.size() * sizeof(int32_t));
-  return std::all_of(numbers.begin(), numbers.end(), [](int32_t n) { return n == 0; });
-}
-
-void Runtime::drain_checks() {
-  std::deque<PendingCheck> checks;
-  {
-    std::lock_guard lock(checks_mutex_);
-    if (checks_.empty()) return;
-    std::swap(checks, checks_);
-  }
-  for (PendingCheck& c : checks) {
-    std::vector<int32_t> words(c.program->checked().size());
-    c.words.to_host(words.data(), words.size() * sizeof(int32_t));
-    for (size_t i = 0; i < words.size(); ++i) {
-      if (words[i] == 0) continue;
-      const Record& r = *c.program->nodes()[c.program->checked()[i]].record;
-      const graph::CheckSpec& spec = r.checks[words[i] - 1];
-      std::string where = c.lines[i] != nullptr ? " [" + *c.lines[i] + "]" : "";
-      UserError::Kind kind = spec.error == graph::CheckSpec::Index   ? UserError::Index
-                             : spec.error == graph::CheckSpec::Value ? UserError::Value
-                                                                     : UserError::Runtime;
-      throw CheckFailure(kind, r.op + "(): " + spec.message + where);
-    }
-  }
+void Runtime::raise_failed_checks(const Checks* read) {
+  // A thread is told of its own calls wherever it waits, so they must have run; that what it reads
+  // is there says nothing about them.
+  if (const Ledger* mine = Ledger::mine_or_null())
+    wait_executed(mine->last.load(std::memory_order_relaxed));
+  tell_failed_checks(read);
 }
 
 uint64_t Runtime::submitted() {
@@ -696,7 +711,7 @@ bool Runtime::finished(uint64_t sequence) {
   return true;
 }
 
-void Runtime::wait_for(uint64_t sequence) {
+void Runtime::wait_executed(uint64_t sequence) {
   int spins = 0;
   while (head_.load(std::memory_order_acquire) < sequence) {
     if (++spins < 4000) {
@@ -707,6 +722,10 @@ void Runtime::wait_for(uint64_t sequence) {
       std::this_thread::sleep_for(std::chrono::microseconds(spins < 8000 ? 5 : 50));
     }
   }
+}
+
+void Runtime::wait_for(uint64_t sequence) {
+  wait_executed(sequence);
   std::deque<std::pair<uint64_t, std::shared_ptr<pjrt::Event>>> running;
   {
     std::lock_guard lock(running_mutex_);
@@ -716,11 +735,15 @@ void Runtime::wait_for(uint64_t sequence) {
     if (number <= sequence && !event->ready()) event->await();
 }
 
-void Runtime::synchronize() {
+void Runtime::drain() {
   if (!initialized()) return;
   require_usable();
   wait_for(submitted());
-  drain_checks();
+}
+
+void Runtime::synchronize() {
+  drain();
+  tell_failed_checks(nullptr, /*nobodys=*/true);
 }
 
 Stats Runtime::stats() const {

@@ -26,18 +26,13 @@
 #include "src/pjrt/ffi.h"
 #include "src/pjrt/plugin.h"
 #include "src/run/array.h"
+#include "src/run/check.h"
 #include "src/run/compile_queue.h"
 #include "src/run/program.h"
 
 namespace torch_tpu::run {
 
 enum class Mode : uint8_t { Strict, Debug, DeferAndFuse };
-
-// A failed run-time check (index out of range ...), told to whoever waits next.
-class CheckFailure : public graph::UserError {
- public:
-  using UserError::UserError;
-};
 
 struct Stats {
   CompileStats compile;
@@ -82,10 +77,9 @@ class Runtime {
   // The rest of a call's inputs and results travels in one struct, so that it can be reused.
   // mutex() must be held. `results` are new arrays, one per result of the record. `inputs` are
   // moved from: the execution thread, which may be at work before this returns, donates what only
-  // it holds. `line` (may be null) outlives the process: where in Python the call was made.
+  // it holds. `origin` (may be null) matters for records with checks only.
   void submit(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
-              std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
-              const std::string* line);
+              std::span<const uint64_t> scalars, std::span<ArrayPtr> results, const Origin* origin);
   // Cuts the pending window. mutex() must be held.
   void cut();
 
@@ -93,12 +87,15 @@ class Runtime {
   ArrayPtr upload(const void* data, const hlo::Type& type);
   // The same without a copy where the plugin can: data stays alive until on_release.
   ArrayPtr adopt(void* data, const hlo::Type& type, std::function<void()> on_release);
-  // Waits until the array's contents are there; throws what went wrong. mutex() must not be held.
+  // Waits until the array's contents are there; throws what went wrong (failed checks: see the top
+  // of check.h). mutex() must not be held.
   pjrt::Buffer& await(const ArrayPtr& array);
-  // Cuts, waits for everything, throws the first failed check.
+  // Cuts and waits for everything; tells of failed checks, also of threads that have ended.
   void synchronize();
-  // Throws the first failed check of the programs executed so far.
-  void raise_failed_checks() { drain_checks(); }
+  // The same without telling, for callers that want memory to be free and numbers to be final.
+  void drain();
+  // Throws if checks that the calling thread submitted have failed.
+  void raise_failed_checks(const Checks* read = nullptr);
   // Throws in a forked child, and after shutdown().
   void require_usable() const;
   // Programs submitted and finished so far (a stream or event is a number of this sequence).
@@ -127,18 +124,11 @@ class Runtime {
     std::vector<ArrayPtr> inputs;
     std::vector<uint64_t> scalars;
     std::vector<ArrayPtr> outputs;
-    std::vector<const std::string*> lines;  // one per checked node
+    std::vector<Origin> origins;  // one per checked node
   };
   struct WindowNode {
     const graph::RecordPtr* record;  // of a call site, which lives as long as the process
     uint32_t first_operand, operand_count, first_result, first_scalar;
-    const std::string* line;
-  };
-  struct PendingCheck {
-    pjrt::Buffer words;
-    std::shared_ptr<Program> program;
-    std::vector<const std::string*> lines;
-    bool held();
   };
 
   void start();
@@ -150,12 +140,13 @@ class Runtime {
   void execute(Invocation& invocation);
   void bound_executables();
   PJRT_Buffer* scalar_buffer(hlo::DType dtype, const std::vector<uint64_t>& words);
-  void drain_checks();
+  void settle_checks(Invocation& invocation, pjrt::Buffer words);
+  void wait_executed(uint64_t sequence);
   bool boundary(const graph::Record* record);
   void cut_for_host();
   void submit_alone(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
-                    const std::string* line);
+                    const Origin* origin);
 
   std::mutex mutex_;
   std::atomic<Mode> mode_{Mode::Strict};
@@ -177,6 +168,7 @@ class Runtime {
   std::vector<int32_t> window_operands_;
   std::vector<uint64_t> window_scalars_;
   std::vector<ArrayPtr> window_results_;
+  std::vector<Origin> window_origins_;  // of the nodes with checks
   graph::KeyHasher window_hash_;
   // Detection of repeated sequences.
   std::vector<const graph::Record*> history_;
@@ -205,10 +197,6 @@ class Runtime {
   std::vector<pjrt::Buffer> scalar_once_;
   uint64_t runs_ = 0, new_programs_ = 0;
   size_t max_executables_ = 4096;  // TORCH_TPU_MAX_EXECUTABLES
-
-  std::mutex checks_mutex_;
-  std::deque<PendingCheck> checks_;
-  size_t sweep_checks_at_ = 1024;
 
   std::atomic<uint64_t> calls_{0}, programs_run_{0}, memory_hits_{0}, run_ns_{0}, wait_ns_{0},
       uploads_{0};

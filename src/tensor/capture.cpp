@@ -129,9 +129,13 @@ void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
     held_.push_back(results[i]);
   }
   if (r.error_result >= 0) {
+    auto word = [&](int64_t i) {
+      return hlo::reshape(hlo::slice_dim(out[r.error_result], 0, i, i + 1), {});
+    };
+    hlo::Value check = word(0), culprit = word(1);
     for (size_t k = 0; k < r.checks.size(); ++k)
-      call_.fail_if(hlo::eq(out[r.error_result], static_cast<double>(k + 1)), r.checks[k].error,
-                    r.checks[k].message);
+      call_.fail_if(hlo::eq(check, static_cast<double>(k + 1)), r.checks[k].error,
+                    r.checks[k].message, culprit);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "src/tensor/capture.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/generator.h"
+#include "src/tensor/origin.h"
 #include "src/tensor/storage.h"
 
 namespace torch_tpu::tensor {
@@ -25,7 +26,6 @@ using run::Runtime;
 
 namespace {
 
-const std::string* (*line_source)() = nullptr;
 void* (*release_gil)() = nullptr;
 void (*restore_gil)(void*) = nullptr;
 
@@ -88,7 +88,6 @@ class Words {
 
 }  // namespace
 
-void set_line_source(const std::string* (*source)()) { line_source = source; }
 void set_gil_hooks(void* (*release)(), void (*restore)(void*)) {
   release_gil = release;
   restore_gil = restore;
@@ -565,7 +564,7 @@ std::shared_ptr<graph::Args> OpKernel::arguments(const Frame& frame,
 // trace may call operators (a decomposition does). Returns with the mutex held, the frame rebuilt.
 const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10::IValue* args,
                                                std::unique_lock<std::mutex>& lock,
-                                               const std::string*& line) {
+                                               std::optional<run::Origin>& origin) {
   static std::recursive_mutex tracing;
   std::unique_lock one_at_a_time(tracing, std::try_to_lock);
   if (!one_at_a_time.owns_lock()) {
@@ -601,11 +600,12 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
     site.output_types.push_back(scalar_type_of(o.dtype));
     if (o.result >= 0) site.new_bytes += o.base.bytes();
   }
-  if (!record->checks.empty() && line_source != nullptr) {
-    has_checks_ = true;
-    line = line_source();
-  }
+  bool checked = !record->checks.empty();
+  if (checked && !origin) origin = call_origin();
   lock.lock();
+  checked_ = !checked ? (checked_ == Checked::None ? Checked::None : Checked::Some)
+             : sites_.empty() || checked_ == Checked::All ? Checked::All
+                                                          : Checked::Some;
   // The body may have asked for values that the key did not tell until now.
   variant_.asked = std::move(variant.asked);
   variant_.derived = std::move(variant.derived);
@@ -748,7 +748,7 @@ uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t o
 
 // Submits the call that the frame describes; unlocks. results: one array per result of the record.
 void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mutex>& lock,
-                      const std::string* line, Results& results) {
+                      const run::Origin* origin, Results& results) {
   const Record& r = *site.record;
   Runtime& runtime = Runtime::instance();
   c10::SmallVector<ArrayPtr, 8> inputs;
@@ -795,7 +795,7 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
   } else {
     if (C10_UNLIKELY(!runtime.fits(site.new_bytes))) {
       lock.unlock();
-      runtime.synchronize();
+      runtime.drain();
       lock.lock();
       TORCH_CHECK_WITH(OutOfMemoryError, runtime.fits(site.new_bytes), r.op,
                        "(): tpu out of memory: the result needs ", site.new_bytes >> 20, " MiB; ",
@@ -808,7 +808,7 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
     // thread finds itself the only holder and may donate it.
     for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
     runtime.submit(site.record, {inputs.data(), inputs.size()}, {scalars.data(), scalars.size()},
-                   {results.data(), results.size()}, line);
+                   {results.data(), results.size()}, origin);
   }
   if (capture != nullptr)
     for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
@@ -821,7 +821,8 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
 bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
                           c10::ArrayRef<const c10::Scalar*> scalars, at::Tensor* out) {
   Runtime& runtime = Runtime::instance();
-  if (!runtime.initialized() || has_checks_ || Capture::current() != nullptr) return false;
+  if (!runtime.initialized() || checked_ == Checked::All || Capture::current() != nullptr)
+    return false;
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   begin_words(frame);
@@ -834,7 +835,7 @@ bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
   end_words(frame);
   if (frame.lazy || frame.aliased) return false;
   const CallSite* site = find_site(frame);
-  if (site == nullptr) return false;
+  if (site == nullptr || site->record->error_result >= 0) return false;
   Results results;
   launch(frame, *site, lock, nullptr, results);
   if (out != nullptr) {
@@ -844,7 +845,7 @@ bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
   return true;
 }
 
-void OpKernel::run(torch::jit::Stack* stack) {
+void OpKernel::run(torch::jit::Stack* stack, std::optional<run::Origin> origin) {
   size_t n = kinds_.size();
   c10::IValue* args = stack->data() + (stack->size() - n);
   Runtime& runtime = Runtime::instance();
@@ -852,7 +853,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
   // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
   // kernel's own tables are guarded by the same mutex otherwise.
   // Asking Python takes the GIL, which another thread may hold while it waits for the mutex.
-  const std::string* line = has_checks_ ? line_source() : nullptr;
+  if (checked_ == Checked::All && !origin) origin = call_origin();
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   describe(frame, args);
@@ -860,7 +861,7 @@ void OpKernel::run(torch::jit::Stack* stack) {
     // PyTorch lets matrix products and a few others through with the bit set.
     lock.unlock();
     resolve_lazy(args);
-    return run(stack);
+    return run(stack, std::move(origin));
   }
   if (C10_UNLIKELY(frame.aliased)) check_written(args, /*all=*/false);
   std::optional<Frame> second;
@@ -868,12 +869,15 @@ void OpKernel::run(torch::jit::Stack* stack) {
   const CallSite* site = find_site(frame);
   if (C10_UNLIKELY(site == nullptr)) {
     lock.unlock();
-    site = &trace_site(second, args, lock, line);
+    site = &trace_site(second, args, lock, origin);
     f = &*second;
+  } else if (C10_UNLIKELY(site->record->error_result >= 0 && !origin)) {
+    lock.unlock();
+    return run(stack, call_origin());
   }
   const Record& r = *site->record;
   Results results;
-  launch(*f, *site, lock, line, results);
+  launch(*f, *site, lock, origin ? &*origin : nullptr, results);
 
   // Results onto the stack.
   if (variant_.form == graph::Variant::Functional) {

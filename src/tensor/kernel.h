@@ -79,22 +79,25 @@ class OpKernel final : public c10::OperatorKernel {
   const CallSite* find_site(const Frame& frame);
   using Results = c10::SmallVector<run::ArrayPtr, 8>;
   void launch(Frame& frame, const CallSite& site, std::unique_lock<std::mutex>& lock,
-              const std::string* line, Results& results);
+              const run::Origin* origin, Results& results);
   const CallSite& trace_site(std::optional<Frame>& frame, c10::IValue* args,
-                             std::unique_lock<std::mutex>& lock, const std::string*& line);
+                             std::unique_lock<std::mutex>& lock,
+                             std::optional<run::Origin>& origin);
   std::shared_ptr<graph::Args> arguments(const Frame& frame, const c10::IValue* args) const;
   void prepare_outs(graph::Variant& variant, c10::IValue* args, std::unique_lock<std::mutex>& lock);
   void check_written(const c10::IValue* args, bool all) const;
   void resolve_lazy(c10::IValue* args) const;
-  void run(torch::jit::Stack* stack);
+  void run(torch::jit::Stack* stack, std::optional<run::Origin> origin = {});
 
   std::vector<Kind> kinds_;
   std::vector<bool> list_return_;
   size_t returns_ = 0;
-  bool returns_tensor_ = false;          // one tensor and nothing else
-  bool optional_ = false;                // some argument may be None
-  bool writes_ = false;                  // keys tell which tensors share storages
-  std::atomic<bool> has_checks_{false};  // some call of it may fail at run time
+  bool returns_tensor_ = false;  // one tensor and nothing else
+  bool optional_ = false;        // some argument may be None
+  bool writes_ = false;          // keys tell which tensors share storages
+  // Which calls may fail at run time, of those seen.
+  enum class Checked : uint8_t { None, Some, All };
+  std::atomic<Checked> checked_{Checked::None};
   graph::Variant variant_;
   std::unordered_map<graph::Key, CallSite, graph::KeyHash> sites_;
   const CallSite* last_site_ = nullptr;
@@ -103,8 +106,6 @@ class OpKernel final : public c10::OperatorKernel {
 
 graph::TraceOptions trace_options();
 
-// Where in Python the running call was made ("file.py:12"), or null; set by the Python layer.
-void set_line_source(const std::string* (*source)());
 // Lets go of the GIL if this thread holds it (null otherwise), and takes it back; set by the Python
 // layer.
 void set_gil_hooks(void* (*release)(), void (*restore)(void*));

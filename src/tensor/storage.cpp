@@ -288,7 +288,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       stat.allocated = total;
       stat.freed = total - now;
     };
-    guard([&] { run::Runtime::instance().synchronize(); });
+    guard([&] { run::Runtime::instance().drain(); });
     for (auto* stat : {&s.allocated_bytes[0], &s.reserved_bytes[0], &s.active_bytes[0]})
       set(*stat, m.live, m.peak, std::max<int64_t>(m.peak, m.live));
     set(s.allocation[0], m.buffers, m.buffers, m.total_buffers);
@@ -296,7 +296,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex) override {
-    guard([&] { run::Runtime::instance().synchronize(); });
+    guard([&] { run::Runtime::instance().drain(); });
     auto& m = run::memory_count();
     m.peak.store(m.live.load());
   }
