@@ -260,7 +260,7 @@ def test_the_submitting_thread_is_told_wherever_it_waits(wait):
 
 
 def test_a_failed_check_of_a_thread_that_has_ended_is_told_by_synchronize():
-    thread = threading.Thread(target=lambda: out_of_range(torch.ones(3, device="tpu")) and None)
+    thread = threading.Thread(target=out_of_range, args=[torch.ones(3, device="tpu")])
     thread.start()
     thread.join()
     assert torch.ones(2, device="tpu").tolist() == [1, 1]
