@@ -165,7 +165,7 @@ check: $(STAMPS)/deps-dev
 	@$(PY) tools/check_layers.py
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-sanitize dist torch_tpu/_C.*.so torch_tpu/_build_info.py
+	rm -rf $(BUILD) $(BUILD)-sanitize dist torch_tpu/_C.*.so torch_tpu/_C.*.so.new torch_tpu/_build_info.py
 
 distclean: clean
 	rm -rf $(VENV)
