@@ -57,6 +57,7 @@ WRONG = [
     ("leaf", lambda: t(2).requires_grad_().add_(1), RuntimeError, "leaf"),
     ("as_strided", lambda: t(4).as_strided((4, 4), (4, 1)), RuntimeError, "(?i)storage"),
     ("negative size", lambda: torch.empty(-1, device="tpu"), RuntimeError, "negative"),
+    ("integer by zero", lambda: t(2).long() // 0, RuntimeError, "ZeroDivisionError"),
     ("no such reduction", lambda: torch.nn.functional.mse_loss(t(2), t(2), reduction="x"), ValueError, "x"),
     ("backward twice", lambda: _backward_twice(), RuntimeError, "second time"),
 ]  # fmt: skip
@@ -82,13 +83,15 @@ def index(*numbers):
 
 # Found by the device: said when the host next waits, by the exception that the CPU raises.
 LATE = [
-    ("index", lambda x, i: x[i], index(0, 9)),
+    ("index 9 is out of bounds for dimension 0 with size 4", lambda x, i: x[i], index(0, 9)),
     ("index", lambda x, i: x[i], index(-5)),
     ("gather", lambda x, i: x.gather(0, i), index(7)),
     ("index_select", lambda x, i: x.index_select(0, i), index(4)),
     ("embedding", lambda x, i: torch.nn.functional.embedding(i, x.view(4, 1)), index(8)),
     ("scatter", lambda x, i: x.scatter_(0, i, 1.0), index(6)),
     ("index_put", lambda x, i: x.index_put_((i,), x[:1] * 2), index(6)),
+    ("ZeroDivisionError", lambda x, i: i // (i - 3), index(3)),
+    ("ZeroDivisionError", lambda x, i: 5 % i, index(0)),
     ("nll_loss", lambda x, i: torch.nn.functional.nll_loss(x.view(1, 4), i), index(5)),
 ]
 

@@ -84,6 +84,18 @@ static Values true_divide(Call& c) {
 TPU_OP_FN("aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Pointwise, true_divide);
 TPU_OP_FN("aten::div.Scalar(Tensor self, Scalar other) -> Tensor", Pointwise, true_divide);
 
+// Integers have no quotient by zero. A divisor that is a number is looked at on the host.
+static void reject_zero_divisor(Call& c, const Operands& o) {
+  if (!hlo::is_integer(o.result)) return;
+  constexpr const char* kMessage = "ZeroDivisionError: an integer was divided by zero";
+  const TensorArg* divisor = c.meta_or_null("other");
+  if (divisor == nullptr || divisor->host) {
+    c.check(!c.equals("other", 0), kMessage);
+  } else {
+    c.fail_if(hlo::eq(o.b, 0), graph::CheckSpec::Runtime, kMessage);
+  }
+}
+
 static Value negative(const Value& x) {
   if (hlo::is_unsigned_integer(x.dtype())) return hlo::zeros(x.builder(), {DType::Pred, x.dims()});
   return hlo::lt(x, 0);
@@ -115,6 +127,7 @@ static Values floor_divide(Call& c) {
   Operands o = operands(c);
   reject_bool(c, o.result);
   reject_complex(c, o.result);
+  reject_zero_divisor(c, o);
   return o.rounded(floor_quotient(o.a, o.b));
 }
 TPU_OP_FN("aten::floor_divide(Tensor self, Tensor other) -> Tensor", Pointwise, floor_divide);
@@ -131,6 +144,7 @@ static Values divide(Call& c) {
   Operands o = operands(c);
   reject_bool(c, o.result);
   reject_complex(c, o.result);
+  reject_zero_divisor(c, o);
   return o.rounded(hlo::is_integer(o.result) ? o.a / o.b : trunc(o.a / o.b));
 }
 TPU_OP_FN("aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor",
@@ -143,6 +157,7 @@ static Values remainder(Call& c) {
   Operands o = operands(c);
   reject_bool(c, o.result);
   reject_complex(c, o.result);
+  reject_zero_divisor(c, o);
   Value mod = hlo::remainder(o.a, o.b);
   return o.rounded(select(crosses(mod, o.b), mod + o.b, mod));
 }
@@ -156,6 +171,7 @@ static Values fmod(Call& c) {
   Operands o = operands(c);
   reject_bool(c, o.result);
   reject_complex(c, o.result);
+  reject_zero_divisor(c, o);
   return o.rounded(hlo::remainder(o.a, o.b));
 }
 TPU_OP_FN("aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor", Pointwise, fmod);
