@@ -35,7 +35,7 @@ def load() -> None:
 
 
 def _register(torch) -> None:
-    from torch_tpu import _cache_root, _plugins
+    from torch_tpu import _cache_root, _default_backend, _plugins
 
     extension = _extension(torch)
     torch.utils.rename_privateuse1_backend("tpu")
@@ -48,6 +48,7 @@ def _register(torch) -> None:
     sys.modules["torch.tpu"] = module
     if not hasattr(torch.Tensor, "is_tpu"):
         torch.utils.generate_methods_for_privateuse1_backend()
+    _default_backend.install()
 
 
 def _extension(torch):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 - torch.compile(backend="tpu"): the backend that dynamo finds by its entry point.
-"""For now a graph that dynamo captured is run operator by operator, as it would run without it, so
-that programs which ask for this backend work (transformers does for static caches). In the mode
-DEFER_AND_FUSE that fuses what torch.compile would. One program a graph is to come.
+"""Dynamo gives a graph, AOTAutograd makes of it a forward and a backward graph of aten operators
+(functional but for writes to inputs), and each of these becomes one program (`_graph.Piece`).
 """
 
 from collections.abc import Callable
@@ -11,12 +10,52 @@ from typing import Any
 import torch
 from torch._dynamo import device_interface
 
+from torch_tpu import _C, _graph
+
+
+@cache
+def decompositions() -> dict:
+    """PyTorch's core decompositions of what the operator table has no entry for."""
+    from torch._decomp import core_aten_decompositions
+
+    ours = {name for name, how, _ in _C._operator_rows() if how in ("entry", "derived")}
+    return {op: fn for op, fn in core_aten_decompositions().items() if op.name() not in ours}
+
+
+def uses_device(graph: torch.fx.GraphModule, inputs: list) -> bool:
+    """Whether an input, a parameter or a value inside of the graph is on the device."""
+    values = [*inputs, *graph.parameters(), *graph.buffers()]
+    values += [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(isinstance(v, torch.Tensor) and v.device.type == "tpu" for v in values)
+
 
 def backend(
     graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor], **options: Any
 ) -> Callable:
-    """What torch.compile calls with a captured graph. Options are accepted and have no effect yet."""
-    return graph.forward
+    """What torch.compile calls with a captured graph.
+
+    `mode=` and `options=` are accepted and have no meaning here: there is one way to compile, which is
+    what "max-autotune" and "reduce-overhead" ask of other backends. A graph that does not touch the
+    device is run as it stands.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    if not uses_device(graph, example_inputs):
+        return graph.forward
+
+    def compiler(module: torch.fx.GraphModule, inputs: list) -> _graph.Piece:
+        return _graph.Piece(module)
+
+    compile_graph = aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return compile_graph(graph, example_inputs)
 
 
 class TpuInterface(device_interface.DeviceInterface):

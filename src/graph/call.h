@@ -107,6 +107,13 @@ class Call {
   // message becomes the value of `culprit`, integers that are not zero where `bad` is true, there.
   void fail_if(const Value& bad, CheckSpec::Error error, std::string message,
                const Value& culprit = {});
+  void fail_if(const Value& bad, CheckSpec check, const Value& culprit);
+  // Around a region (a branch, a loop's body), whose checks leave it as its results: puts other
+  // error words (0-dim S64: the failed check's number and the culprit; or none) in the place of the
+  // function's and returns those.
+  std::pair<Value, Value> exchange_error_words(std::pair<Value, Value> words);
+  void merge_error_words(const Value& check, const Value& culprit);
+  bool has_checks() const { return !record_->checks.empty(); }
   // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10),
   // U32[count]. The stream depends only on seed, offset and count's position, never on mode or
   // plugin.
@@ -148,6 +155,8 @@ class Call {
   Value scalar_input(const ScalarSource& source);
   uint64_t& random_increment();
   void want_all_values();  // the values of all numbers become part of the key
+  std::vector<GraphOutput>& graph_outputs() { return record_->graph_outputs; }
+  void make_whole() { record_->whole = true; }
 
  private:
   friend class Tracer;

@@ -62,6 +62,24 @@ struct WriteSpec {
 struct CheckSpec {
   enum Error : uint8_t { Index, Runtime, Value } error = Index;
   std::string message;
+  // In a graph of several ops: which op it is, and the line that called it; else the record's.
+  std::string op = {}, line = {};
+};
+
+// An output of a whole graph. Several may be windows on one result, and what the graph passes on
+// unchanged stays on its input's storage.
+struct GraphOutput {
+  enum Kind : uint8_t {
+    None,
+    Input,      // the very tensor argument `index`
+    InputView,  // a window on the storage of tensor argument `index`; offset is from its offset
+    Result,     // a window on result `index`
+    Number,     // an integer, `offset`
+  } kind = None;
+  int32_t index = -1;
+  DType dtype = DType::F32;
+  Dims sizes, strides;
+  int64_t offset = 0;
 };
 
 struct Record {
@@ -76,6 +94,8 @@ struct Record {
   std::vector<OutputSpec> outputs;
   std::vector<WriteSpec> writes;
   std::vector<hlo::Type> result_types;
+  std::vector<GraphOutput> graph_outputs;  // only of whole graphs
+  bool whole = false;                      // a program of its own in every mode
   std::vector<CheckSpec> checks;
   int32_t error_result = -1;  // result that holds the error words
   // Makes the same call's function for another platform (values of run-time inputs do not matter).

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <utility>
 
 #include "src/graph/philox.h"
 #include "src/graph/view.h"
@@ -155,8 +156,7 @@ class Tracer {
   Record& record() { return *record_; }
   const TraceOptions& options() const { return options_; }
 
-  void fail_if(const Value& bad, CheckSpec::Error error, std::string message,
-               const Value& culprit) {
+  void fail_if(const Value& bad, CheckSpec check, const Value& culprit) {
     if (bad.elements() == 0) return;
     Dims all(bad.rank());
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
@@ -171,9 +171,12 @@ class Tracer {
       }
     }
     if (!any) any = hlo::reduce(bad, all, hlo::Reduce::Or);
-    record_->checks.push_back({error, std::move(message)});
+    record_->checks.push_back(std::move(check));
     double number = static_cast<double>(record_->checks.size());
     Value word = hlo::select(any, hlo::scalar(builder_, DType::S64, number), zero);
+    merge_error_words(word, value);
+  }
+  void merge_error_words(Value word, Value value) {
     if (error_word_) {
       Value earlier = hlo::ne(error_word_, 0);
       word = hlo::select(earlier, error_word_, word);
@@ -181,6 +184,10 @@ class Tracer {
     }
     error_word_ = word;
     error_value_ = value;
+  }
+
+  std::pair<Value, Value> exchange_error_words(const Value& word, const Value& value) {
+    return {std::exchange(error_word_, word), std::exchange(error_value_, value)};
   }
 
   Value random_bits(int64_t count) {
@@ -791,7 +798,16 @@ void Call::write(std::string_view name, int64_t element, const Value& value) {
 }
 void Call::fail_if(const Value& bad, CheckSpec::Error error, std::string message,
                    const Value& culprit) {
-  tracer_->fail_if(bad, error, std::move(message), culprit);
+  tracer_->fail_if(bad, {error, std::move(message)}, culprit);
+}
+void Call::fail_if(const Value& bad, CheckSpec check, const Value& culprit) {
+  tracer_->fail_if(bad, std::move(check), culprit);
+}
+void Call::merge_error_words(const Value& check, const Value& culprit) {
+  tracer_->merge_error_words(check, culprit);
+}
+std::pair<Value, Value> Call::exchange_error_words(const Value& check, const Value& culprit) {
+  return tracer_->exchange_error_words(check, culprit);
 }
 Value Call::random_bits(int64_t count, std::string_view generator) {
   const auto& names = entry_->arg_names;

@@ -20,7 +20,8 @@ namespace py = pybind11;
 
 namespace torch_tpu {
 
-void bind_device(py::module_& m);  // device_bindings.cpp
+void bind_device(py::module_& m);   // device_bindings.cpp
+void bind_compile(py::module_& m);  // compile_bindings.cpp
 
 namespace {
 
@@ -234,6 +235,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     });
   });
   bind_device(m);
+  bind_compile(m);
 }
 
 }  // namespace torch_tpu

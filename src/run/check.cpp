@@ -62,10 +62,14 @@ bool Check::tell(const Ledger& thread) {
 
 CheckFailure Check::failure(size_t more) const {
   const graph::CheckSpec& spec = record_->checks[words_->check(call_) - 1];
-  std::string text = record_->op + "(): " + spec.message;
+  std::string text = (spec.op.empty() ? record_->op : spec.op) + "(): " + spec.message;
   if (size_t at = text.find("{}"); at != std::string::npos)
     text.replace(at, 2, std::to_string(words_->value(call_)));
-  if (line_ != nullptr) text += " [" + *line_ + "]";
+  if (!spec.line.empty()) {
+    text += " [" + spec.line + "]";
+  } else if (line_ != nullptr) {
+    text += " [" + *line_ + "]";
+  }
   if (more != 0)
     text += " (and " + std::to_string(more) + (more == 1 ? " more call" : " more calls") +
             " failed a check)";

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "src/pjrt/element_type.h"
 #include "src/pjrt/error.h"
@@ -209,9 +210,10 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     submit_alone(record, inputs, scalars, results, origin);
     return;
   }
-  if (r.last_position == 0) {
+  if (r.last_position == 0 || r.whole) {
     // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask)
-    // would otherwise make every window around them new in each iteration.
+    // would otherwise make every window around them new in each iteration. A compiled graph is one
+    // by intention.
     boundary(record.get());
     submit_alone(record, inputs, scalars, results, origin);
     return;
@@ -406,6 +408,18 @@ void Runtime::clear_programs() {
   std::lock_guard lock(programs_mutex_);
   // Programs that a record holds come back through it; the others are compiled or loaded again.
   std::erase_if(programs_, [](const auto& p) { return p.second.use_count() == 1; });
+}
+
+void Runtime::forget(const RecordPtr& record) {
+  std::shared_ptr<void> program;
+  {
+    std::lock_guard lock(mutex_);
+    program = std::exchange(record->program, nullptr);
+  }
+  if (!program) return;
+  std::lock_guard lock(programs_mutex_);
+  auto found = programs_.find(std::static_pointer_cast<Program>(program)->key());
+  if (found != programs_.end() && found->second == program) programs_.erase(found);
 }
 
 void Runtime::on_program(std::function<void(const Program&)> observer) {

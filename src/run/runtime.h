@@ -107,6 +107,8 @@ class Runtime {
   void reset_stats();
   CompileQueue& compile_queue();
   size_t programs_in_memory();
+  // Lets go of the program of a record that nobody will submit any more.
+  void forget(const graph::RecordPtr& record);
   // Drops idle executables (empty_cache).
   void clear_programs();
   // A function that is told every program that is made (for dumping).

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "src/graph/view.h"
 #include "src/run/runtime.h"
 #include "src/tensor/storage.h"
@@ -22,18 +24,46 @@ __attribute__((tls_model("initial-exec"))) thread_local Capture* current_capture
 }  // namespace
 
 Capture* Capture::current() { return current_capture; }
-Capture::Capture(graph::Call& call) : call_(call), outer_(current_capture) {
+Capture::Capture(graph::Call& call, bool graph)
+    : call_(call), graph_(graph), outer_(current_capture) {
   current_capture = this;
 }
 Capture::~Capture() { current_capture = outer_; }
 
+hlo::Dims memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  hlo::Dims order(sizes.size());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int64_t>(d);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    if (strides[a] != strides[b]) return strides[a] > strides[b];
+    return sizes[a] > sizes[b];
+  });
+  return order;
+}
+
 at::TensorBase Capture::input(const hlo::Value& value, c10::ScalarType dtype) {
-  ArrayPtr a(new Array(run::intern(value.type())));
-  a->set_placeholder();
-  values_[a.get()] = value;
-  held_.push_back(a);
+  return input(value, dtype, hlo::contiguous_strides(value.dims()));
+}
+
+at::TensorBase Capture::input(const hlo::Value& value, c10::ScalarType dtype,
+                              c10::IntArrayRef strides) {
+  const hlo::Dims order = memory_order(value.dims(), strides);
+  hlo::Value base = value;
   graph::OutputSpec spec;
   spec.sizes = value.dims();
+  if (value.elements() > 0 && !std::is_sorted(order.begin(), order.end())) {
+    base = hlo::transpose(value, order);
+    spec.contiguous = false;
+    spec.strides.resize(order.size());
+    int64_t running = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      spec.strides[order[i]] = running;
+      running *= spec.sizes[order[i]];
+    }
+  }
+  ArrayPtr a(new Array(run::intern(base.type())));
+  a->set_placeholder();
+  values_[a.get()] = base;
+  held_.push_back(a);
   at::TensorBase t = make_tensor(a, spec, dtype);
   inputs_[t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()] = a;
   return t;
@@ -76,6 +106,12 @@ hlo::Value Capture::value(const ArrayPtr& array) {
   return v;
 }
 
+hlo::Value Capture::base_of(const at::TensorBase& tensor) {
+  Slot& slot = slot_of(tensor);
+  return slot.value ? value(slot.value)
+                    : hlo::zeros(call_.builder(), base_type(*tensor.unsafeGetTensorImpl()));
+}
+
 hlo::Value Capture::value_of(const at::TensorBase& tensor) {
   TensorArg m;
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -83,8 +119,7 @@ hlo::Value Capture::value_of(const at::TensorBase& tensor) {
   m.sizes = impl->sizes().vec();
   m.strides = impl->strides().vec();
   m.offset = impl->storage_offset();
-  Slot& slot = slot_of(tensor);
-  hlo::Value base = slot.value ? value(slot.value) : hlo::zeros(call_.builder(), base_type(*impl));
+  hlo::Value base = base_of(tensor);
   m.base = base.type();
   int64_t offset = m.offset;
   hlo::Builder& b = call_.builder();
@@ -94,17 +129,57 @@ hlo::Value Capture::value_of(const at::TensorBase& tensor) {
       });
 }
 
+// A half of the seed or the offset, as U32.
+hlo::Value Capture::random_scalar(ScalarSource s) {
+  if (!drawn_state_) {
+    if (s.kind >= ScalarSource::OffsetLow)
+      s.divisor += static_cast<int64_t>(call_.random_increment());
+    return call_.scalar_input(s);
+  }
+  hlo::Builder& b = call_.builder();
+  const bool offset = s.kind >= ScalarSource::OffsetLow;
+  hlo::Value v = hlo::reshape(hlo::slice_dim(drawn_state_, 0, offset, offset + 1), {});
+  if (offset) v = v + hlo::constant_int(b, v.type(), s.divisor + static_cast<int64_t>(drawn_));
+  if (s.kind == ScalarSource::SeedHigh || s.kind == ScalarSource::OffsetHigh)
+    v = hlo::shift_right_logical(v, hlo::constant_int(b, v.type(), 32));
+  v = hlo::and_(v, hlo::constant_int(b, v.type(), 0xFFFFFFFF));
+  return hlo::convert(v, hlo::DType::U32);
+}
+
+at::Tensor Capture::random_state() {
+  auto half = [&](ScalarSource::Kind kind) {
+    ScalarSource s;
+    s.kind = kind;
+    s.dtype = hlo::DType::U32;
+    s.divisor = 0;
+    return hlo::convert(random_scalar(s), hlo::DType::U64);
+  };
+  auto whole = [&](ScalarSource::Kind low, ScalarSource::Kind high) {
+    hlo::Value h = half(high);
+    h = hlo::shift_left(h, hlo::constant_int(call_.builder(), h.type(), 32));
+    return hlo::reshape(hlo::or_(half(low), h), {1});
+  };
+  const hlo::Values parts = {whole(ScalarSource::SeedLow, ScalarSource::SeedHigh),
+                             whole(ScalarSource::OffsetLow, ScalarSource::OffsetHigh)};
+  return at::Tensor(
+      input(hlo::bitcast_convert(hlo::concatenate(parts, 0), hlo::DType::S64), at::kLong));
+}
+
+void Capture::draw_from(const at::Tensor& state) {
+  drawn_ = 0;
+  drawn_state_ = {};
+  if (state.defined()) drawn_state_ = hlo::bitcast_convert(value_of(state), hlo::DType::U64);
+}
+
 void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
                      const std::vector<uint64_t>& scalars, std::vector<ArrayPtr>& results) {
   hlo::Builder& b = call_.builder();
   std::vector<hlo::Value> args;
   for (const ArrayPtr& in : inputs) args.push_back(value(in));
-  uint64_t random_base = call_.random_increment();
   for (size_t i = 0; i < r.scalars.size(); ++i) {
     ScalarSource s = r.scalars[i];
     if (s.kind >= ScalarSource::SeedLow && s.kind <= ScalarSource::OffsetHigh) {
-      if (s.kind >= ScalarSource::OffsetLow) s.divisor += static_cast<int64_t>(random_base);
-      args.push_back(call_.scalar_input(s));
+      args.push_back(random_scalar(s));
       continue;
     }
     hlo::Type type{s.dtype, {}};
@@ -121,7 +196,7 @@ void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
       args.push_back(hlo::constant_int(b, type, static_cast<int64_t>(scalars[i])));
     }
   }
-  call_.random_increment() += r.random_increment;
+  (drawn_state_ ? drawn_ : call_.random_increment()) += r.random_increment;
   std::vector<hlo::Value> out = b.inline_call(r.function, args);
   for (size_t i = 0; i < results.size(); ++i) {
     results[i]->set_placeholder();
@@ -133,10 +208,128 @@ void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
       return hlo::reshape(hlo::slice_dim(out[r.error_result], 0, i, i + 1), {});
     };
     hlo::Value check = word(0), culprit = word(1);
-    for (size_t k = 0; k < r.checks.size(); ++k)
-      call_.fail_if(hlo::eq(check, static_cast<double>(k + 1)), r.checks[k].error,
-                    r.checks[k].message, culprit);
+    for (size_t k = 0; k < r.checks.size(); ++k) {
+      graph::CheckSpec spec = r.checks[k];
+      if (graph_ && spec.op.empty()) spec.op = r.op;
+      if (spec.line.empty()) spec.line = line_;
+      call_.fail_if(hlo::eq(check, static_cast<double>(k + 1)), std::move(spec), culprit);
+    }
   }
+}
+
+// ---- control flow ------------------------------------------------------------------------------
+
+namespace {
+
+hlo::Value no_error(Capture& capture) {
+  return hlo::scalar(capture.call().builder(), hlo::DType::S64, 0);
+}
+
+void merge_error_words(Capture& capture, const hlo::Values& results) {
+  if (capture.call().has_checks())
+    capture.call().merge_error_words(results[results.size() - 2], results.back());
+}
+
+}  // namespace
+
+// What is made inside of a region is not known outside of it, and its failed checks leave it as a
+// result.
+class CaptureRegion {
+ public:
+  explicit CaptureRegion(Capture& capture)
+      : capture_(capture),
+        values_(capture.values_),
+        outer_words_(capture.call_.exchange_error_words({}, {})),
+        random_(capture.call_.random_increment()) {}
+  ~CaptureRegion() {
+    capture_.values_ = std::move(values_);
+    capture_.call_.exchange_error_words(outer_words_.first, outer_words_.second);
+  }
+  CaptureRegion(const CaptureRegion&) = delete;
+  CaptureRegion& operator=(const CaptureRegion&) = delete;
+
+  // The results with the region's two error words behind them.
+  hlo::Values leave(const std::vector<at::Tensor>& results) {
+    hlo::Values out;
+    for (const at::Tensor& t : results) out.push_back(capture_.value_of(t));
+    auto [check, culprit] = capture_.call_.exchange_error_words({}, {});
+    for (const hlo::Value& word : {check, culprit}) out.push_back(word ? word : no_error(capture_));
+    return out;
+  }
+  bool drew_random_numbers() const { return capture_.call_.random_increment() != random_; }
+
+ private:
+  Capture& capture_;
+  std::unordered_map<const Array*, hlo::Value> values_;
+  std::pair<hlo::Value, hlo::Value> outer_words_;
+  uint64_t random_;
+};
+
+namespace {
+
+hlo::Value flag(Capture& capture, const at::Tensor& t) {
+  return hlo::reshape(hlo::convert(capture.value_of(t), hlo::DType::Pred), {});
+}
+
+std::vector<at::Tensor> placeholders(Capture& capture, const hlo::Values& values,
+                                     const std::vector<c10::ScalarType>& dtypes) {
+  std::vector<at::Tensor> out;
+  for (size_t i = 0; i < dtypes.size(); ++i) out.emplace_back(capture.input(values[i], dtypes[i]));
+  return out;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> capture_if(Capture& capture, const at::Tensor& pred,
+                                   const std::function<std::vector<at::Tensor>()>& on_true,
+                                   const std::function<std::vector<at::Tensor>()>& on_false) {
+  std::vector<c10::ScalarType> dtypes;
+  auto branch = [&](const std::function<std::vector<at::Tensor>()>& fn) {
+    return [&]() -> hlo::Values {
+      CaptureRegion region(capture);
+      const std::vector<at::Tensor> results = fn();
+      dtypes.clear();
+      for (const at::Tensor& t : results) dtypes.push_back(t.scalar_type());
+      return region.leave(results);
+    };
+  };
+  const hlo::Value condition = flag(capture, pred);
+  const hlo::Values out = hlo::if_else(condition, branch(on_true), branch(on_false));
+  merge_error_words(capture, out);
+  return placeholders(capture, out, dtypes);
+}
+
+std::vector<at::Tensor> capture_while(
+    Capture& capture, const std::vector<at::Tensor>& init,
+    const std::function<at::Tensor(const std::vector<at::Tensor>&)>& condition,
+    const LoopBody& body) {
+  std::vector<c10::ScalarType> dtypes;
+  hlo::Values carried;
+  for (const at::Tensor& t : init) {
+    dtypes.push_back(t.scalar_type());
+    carried.push_back(capture.value_of(t));
+  }
+  carried.insert(carried.end(), 2, no_error(capture));
+  const hlo::Values out = hlo::while_loop(
+      carried,
+      [&](const hlo::Values& now) {
+        CaptureRegion region(capture);
+        return flag(capture, condition(placeholders(capture, now, dtypes)));
+      },
+      [&](const hlo::Values& now) {
+        CaptureRegion region(capture);
+        hlo::Values next = region.leave(body(placeholders(capture, now, dtypes)));
+        // One iteration's numbers would come back in the next.
+        if (region.drew_random_numbers())
+          throw graph::UserError(graph::UserError::NotImplemented,
+                                 "random numbers in a captured loop");
+        const size_t n = now.size();
+        const hlo::Value failed = hlo::ne(now[n - 2], 0);
+        for (size_t i = n - 2; i < n; ++i) next[i] = hlo::select(failed, now[i], next[i]);
+        return next;
+      });
+  merge_error_words(capture, out);
+  return placeholders(capture, out, dtypes);
 }
 
 }  // namespace torch_tpu::tensor

@@ -66,11 +66,12 @@ class Words {
     }
   }
   bool equal(const std::vector<uint64_t>& other) const {
-    return more_.empty() && other.size() == n_ && std::memcmp(other.data(), inline_, n_ * 8) == 0;
+    return other.size() == n_ + more_.size() && std::memcmp(other.data(), inline_, n_ * 8) == 0 &&
+           std::equal(more_.begin(), more_.end(), other.begin() + static_cast<std::ptrdiff_t>(n_));
   }
   void copy_to(std::vector<uint64_t>& other) const {
-    other.clear();
-    if (more_.empty()) other.assign(inline_, inline_ + n_);
+    other.assign(inline_, inline_ + n_);
+    other.insert(other.end(), more_.begin(), more_.end());
   }
   graph::Key key() const {
     graph::KeyHasher h;
@@ -587,7 +588,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   };
   check_written(args, /*all=*/true);
   std::shared_ptr<Record> record = trace_once();
-  if (!record->writes.empty() && !writes_) {
+  if (!record->writes.empty() && !writes_ && !ignore_aliases_) {
     // An op that writes arguments without saying so in its form: from now on keys tell aliases.
     lock.lock();
     writes_ = true;
@@ -616,6 +617,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   graph::Key key = frame->words.key();
   record->key = key;
   site.record = std::move(record);
+  find_sites(site, *frame);
   return sites_.try_emplace(key, std::move(site)).first->second;
 }
 
@@ -707,6 +709,11 @@ void OpKernel::prepare_outs(graph::Variant& variant, c10::IValue* args,
 
 namespace {
 
+bool is_number(const ScalarSource& s) {
+  return s.kind == ScalarSource::NumberRe || s.kind == ScalarSource::NumberIm ||
+         s.kind == ScalarSource::NumberFlag;
+}
+
 // What run-time scalars are at this call.
 uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t offset,
                      uint64_t seed, uint64_t random) {
@@ -746,6 +753,25 @@ uint64_t scalar_word(const ScalarSource& s, const c10::Scalar* number, int64_t o
 
 }  // namespace
 
+// Frames of one key list the same sites in the same order.
+void OpKernel::find_sites(CallSite& site, const Frame& frame) {
+  auto position = [&](const auto& all, graph::TensorRef ref) {
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].arg == ref.arg && all[i].element == ref.element) return static_cast<uint32_t>(i);
+    TORCH_INTERNAL_ASSERT(false, "argument of ", site.record->op, " not found");
+  };
+  const Record& r = *site.record;
+  for (graph::TensorRef ref : r.inputs) site.input_sites.push_back(position(frame.sites, ref));
+  for (const graph::WriteSpec& w : r.writes)
+    site.write_sites.push_back(position(frame.sites, w.to));
+  for (const ScalarSource& s : r.scalars) {
+    uint32_t at = 0;
+    if (s.kind == ScalarSource::ViewStart) at = position(frame.sites, s.from);
+    if (is_number(s)) at = position(frame.numbers, s.from);
+    site.scalar_sites.push_back(at);
+  }
+}
+
 // Submits the call that the frame describes; unlocks. results: one array per result of the record.
 void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mutex>& lock,
                       const run::Origin* origin, Results& results) {
@@ -753,18 +779,18 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
   Runtime& runtime = Runtime::instance();
   c10::SmallVector<ArrayPtr, 8> inputs;
   c10::SmallVector<uint64_t, 8> scalars;
-  auto site_of = [&](graph::TensorRef ref) -> Frame::Site& {
-    for (Frame::Site& s : f.sites)
-      if (s.arg == ref.arg && s.element == ref.element) return s;
-    TORCH_INTERNAL_ASSERT(false, "argument of ", r.op, " not found");
-  };
-  for (size_t i = 0; i < r.inputs.size(); ++i) {
-    Frame::Site& s = site_of(r.inputs[i]);
-    TORCH_INTERNAL_ASSERT(s.slot->value, "an argument of ", r.op, " has no value");
-    inputs.push_back(s.slot->value);
+  for (uint32_t i : site.input_sites) {
+    const ArrayPtr& value = f.sites[i].slot->value;
+    TORCH_INTERNAL_ASSERT(value, "an argument of ", r.op, " has no value");
+    inputs.push_back(value);
   }
   Capture* capture = Capture::current();
   uint64_t seed = 0, random = 0;
+  if (C10_UNLIKELY(capture != nullptr && r.random_increment != 0 && f.generator != nullptr &&
+                   f.generator->unsafeGetGeneratorImpl() !=
+                       default_generator().unsafeGetGeneratorImpl()))
+    throw graph::UserError(graph::UserError::NotImplemented,
+                           r.op + "(): a generator of the user's inside a captured graph");
   if (r.random_increment != 0 && capture == nullptr) {
     const at::Generator& g = f.generator != nullptr ? *f.generator : default_generator();
     auto* impl = at::check_generator<GeneratorImpl>(g);
@@ -772,16 +798,14 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
     seed = impl->current_seed();
     random = impl->draw(r.random_increment);
   }
-  for (const ScalarSource& s : r.scalars) {
+  for (size_t i = 0; i < r.scalars.size(); ++i) {
+    const ScalarSource& s = r.scalars[i];
     const c10::Scalar* number = nullptr;
     int64_t offset = 0;
     if (s.kind == ScalarSource::ViewStart) {
-      offset = site_of(s.from).offset;
-    } else if (s.kind == ScalarSource::NumberRe || s.kind == ScalarSource::NumberIm ||
-               s.kind == ScalarSource::NumberFlag) {
-      for (const auto& x : f.numbers)
-        if (x.arg == s.from.arg && x.element == s.from.element) number = &x.number;
-      TORCH_INTERNAL_ASSERT(number != nullptr);
+      offset = f.sites[site.scalar_sites[i]].offset;
+    } else if (is_number(s)) {
+      number = &f.numbers[site.scalar_sites[i]].number;
     }
     scalars.push_back(scalar_word(s, number, offset, seed, random));
   }
@@ -806,12 +830,14 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
     }
     // In-place calls give up the slot's own hold on the old base here, so that the execution
     // thread finds itself the only holder and may donate it.
-    for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
+    for (size_t i = 0; i < r.writes.size(); ++i)
+      f.sites[site.write_sites[i]].slot->value = results[r.writes[i].result];
     runtime.submit(site.record, {inputs.data(), inputs.size()}, {scalars.data(), scalars.size()},
                    {results.data(), results.size()}, origin);
   }
   if (capture != nullptr)
-    for (const graph::WriteSpec& w : r.writes) site_of(w.to).slot->value = results[w.result];
+    for (size_t i = 0; i < r.writes.size(); ++i)
+      f.sites[site.write_sites[i]].slot->value = results[r.writes[i].result];
   inputs.clear();
   lock.unlock();
 }
@@ -843,6 +869,43 @@ bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
     *out = make_tensor(std::move(results[spec.result]), spec, site->output_types[0]);
   }
   return true;
+}
+
+const Record& OpKernel::call_graph(c10::ArrayRef<at::Tensor> tensors, c10::IntArrayRef ints,
+                                   Results& results) {
+  Runtime& runtime = Runtime::instance();
+  if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
+  std::optional<run::Origin> origin;
+  if (checked_ != Checked::None) origin = call_origin();
+  std::unique_lock lock(runtime.mutex());
+  Frame frame;
+  // The same words as describe() makes of the boxed call.
+  begin_words(frame);
+  frame.words.push(0x40 | static_cast<uint64_t>(tensors.size()) << 8);
+  for (size_t e = 0; e < tensors.size(); ++e) {
+    if (tensors[e].defined()) {
+      push_tensor(frame, 0, e, tensors[e]);
+    } else {
+      frame.words.push(0x11);
+    }
+  }
+  frame.words.push(0x70 | static_cast<uint64_t>(ints.size()) << 8);
+  for (int64_t x : ints) frame.words.push(static_cast<uint64_t>(x));
+  end_words(frame);
+  std::optional<Frame> second;
+  Frame* f = &frame;
+  const CallSite* site = find_site(frame);
+  if (C10_UNLIKELY(site == nullptr)) {
+    lock.unlock();
+    c10::List<std::optional<at::Tensor>> list;
+    for (const at::Tensor& t : tensors)
+      list.push_back(t.defined() ? std::optional(t) : std::nullopt);
+    c10::IValue args[2] = {list, ints.vec()};
+    site = &trace_site(second, args, lock, origin);
+    f = &*second;
+  }
+  launch(*f, *site, lock, origin ? &*origin : nullptr, results);
+  return *site->record;
 }
 
 void OpKernel::run(torch::jit::Stack* stack, std::optional<run::Origin> origin) {

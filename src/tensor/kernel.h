@@ -36,12 +36,24 @@ class OpKernel final : public c10::OperatorKernel {
   // not a plain one; call() does it.
   bool call_known(c10::ArrayRef<const at::Tensor*> tensors,
                   c10::ArrayRef<const c10::Scalar*> scalars, at::Tensor* out);
+  // For an op that takes a list of tensors and a list of ints, whose results' tensors the caller
+  // makes: submits the call and gives one array per result of the record.
+  using Results = c10::SmallVector<run::ArrayPtr, 8>;
+  const graph::Record& call_graph(c10::ArrayRef<at::Tensor> tensors, c10::IntArrayRef ints,
+                                  Results& results);
   // How many tensors and numbers such an op takes; nothing for others.
   std::optional<std::pair<int, int>> plain_arguments() const;
 
   // A lowering made at run time instead of the entry's body.
   void set_body(std::function<hlo::Values(graph::Call&)> body) { variant_.body = std::move(body); }
   const graph::Variant& variant() const { return variant_; }
+  // Writes of its records are told by nobody but the records; which arguments share storages does
+  // not matter.
+  void ignore_aliases() { ignore_aliases_ = true; }
+  template <typename F>
+  void for_each_record(F&& f) const {
+    for (const auto& [key, site] : sites_) f(site.record);
+  }
 
  private:
   enum class Kind : uint8_t {
@@ -66,6 +78,8 @@ class OpKernel final : public c10::OperatorKernel {
     std::vector<const hlo::Type*> result_types;
     std::vector<c10::ScalarType> output_types;
     int64_t new_bytes = 0;  // of the results that are new tensors
+    // Where in the frame the record's inputs, writes and scalars find what they are about.
+    std::vector<uint32_t> input_sites, write_sites, scalar_sites;
   };
   struct Frame;
 
@@ -77,7 +91,6 @@ class OpKernel final : public c10::OperatorKernel {
   void begin_words(Frame& frame) const;
   void end_words(Frame& frame) const;
   const CallSite* find_site(const Frame& frame);
-  using Results = c10::SmallVector<run::ArrayPtr, 8>;
   void launch(Frame& frame, const CallSite& site, std::unique_lock<std::mutex>& lock,
               const run::Origin* origin, Results& results);
   const CallSite& trace_site(std::optional<Frame>& frame, c10::IValue* args,
@@ -87,6 +100,7 @@ class OpKernel final : public c10::OperatorKernel {
   void prepare_outs(graph::Variant& variant, c10::IValue* args, std::unique_lock<std::mutex>& lock);
   void check_written(const c10::IValue* args, bool all) const;
   void resolve_lazy(c10::IValue* args) const;
+  static void find_sites(CallSite& site, const Frame& frame);
   void run(torch::jit::Stack* stack, std::optional<run::Origin> origin = {});
 
   std::vector<Kind> kinds_;
@@ -95,6 +109,7 @@ class OpKernel final : public c10::OperatorKernel {
   bool returns_tensor_ = false;  // one tensor and nothing else
   bool optional_ = false;        // some argument may be None
   bool writes_ = false;          // keys tell which tensors share storages
+  bool ignore_aliases_ = false;
   // Which calls may fail at run time, of those seen.
   enum class Checked : uint8_t { None, Some, All };
   std::atomic<Checked> checked_{Checked::None};

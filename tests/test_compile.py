@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0 - torch.compile: a graph is one program, and gives what eager gives.
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+DEVICE = "tpu"
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+def data(*shape, requires_grad=False):
+    generator = torch.Generator().manual_seed(sum(shape) + 1)
+    return torch.randn(shape, generator=generator).to(DEVICE).requires_grad_(requires_grad)
+
+
+def programs(function, *args):
+    """How many programs one call runs."""
+    torch.tpu.synchronize()
+    before = torch.tpu.cache_stats()["programs_run"]
+    result = function(*args)
+    torch.tpu.synchronize()
+    return torch.tpu.cache_stats()["programs_run"] - before, result
+
+
+def run(function, args, backward):
+    args = [a.detach().clone().requires_grad_(a.requires_grad) for a in args]
+    torch.manual_seed(0)
+    out = function(*args)
+    out = list(out) if isinstance(out, (tuple, list)) else [out]
+    if backward:
+        sum(o.float().sum() for o in out if o.requires_grad).backward()
+    return out + [a.grad for a in args if a.grad is not None] + args
+
+
+def check(function, *args, backward=False, **options):
+    """Values, gradients, written inputs, strides and random state as in eager, twice."""
+    options.setdefault("fullgraph", True)
+    compiled = torch.compile(function, backend="tpu", **options)
+    expected = run(function, args, backward)
+    state = torch.tpu.get_rng_state()
+    for _ in range(2):
+        actual = run(compiled, args, backward)
+        assert torch.equal(torch.tpu.get_rng_state(), state)
+        assert len(actual) == len(expected)
+        for mine, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu())
+            assert mine.stride() == other.stride()
+            assert mine.requires_grad == other.requires_grad
+    return compiled
+
+
+# ---- one program --------------------------------------------------------------------------------
+
+
+def test_a_graph_is_one_program():
+    def f(x, y):
+        return F.softmax(F.gelu(x @ y) * 0.5 + 1, -1)
+
+    compiled = check(f, data(4, 8), data(8, 8))
+    assert programs(compiled, data(4, 8), data(8, 8))[0] == 1
+
+
+def test_forward_and_backward_are_one_program_each():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(DEVICE)
+    compiled = torch.compile(model, backend="tpu")
+    x = data(4, 8)
+    compiled(x).sum().backward()
+    ran, y = programs(compiled, x)
+    assert ran == 1
+    assert programs(torch.autograd.backward, y, torch.ones_like(y))[0] == 1 + 1 + 4  # and grad +=
+
+
+@pytest.mark.parametrize("mode", list(torch.tpu.EagerMode), ids=lambda m: m.name)
+def test_every_eager_mode(mode):
+    def f(x, y):
+        y.add_(1)
+        return (x * y).sum(0)
+
+    with torch.tpu.eager_mode(mode):
+        check(f, data(4, 8), data(4, 8))
+
+
+def test_a_new_size_is_another_program_and_no_error():
+    compiled = torch.compile(lambda x: (x * 2).sum(0), backend="tpu", dynamic=True)
+    for n in (2, 5, 3):
+        x = data(n, 4)
+        torch.testing.assert_close(compiled(x).cpu(), (x * 2).sum(0).cpu())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
+def test_a_number_that_changes_compiles_nothing():
+    compiled = torch.compile(lambda x, rate: x * rate, backend="tpu")
+    x = data(3)
+    for _ in range(2):
+        for rate in (torch.tensor(0.5), torch.tensor(0.25)):  # 0-dim on the CPU
+            torch.testing.assert_close(compiled(x, rate).cpu(), x.cpu() * rate)
+    before = torch.tpu.cache_stats()
+    compiled(x, torch.tensor(7.0)).cpu()
+    after = torch.tpu.cache_stats()
+    assert after["programs_in_memory"] == before["programs_in_memory"]
+
+
+# ---- writes, views, layouts ---------------------------------------------------------------------
+
+
+def test_inputs_are_written_in_place():
+    def f(x, y):
+        x.add_(1)
+        y[:, 1:].mul_(x[:, 1:])
+        return x + y
+
+    check(f, data(3, 4), data(3, 4))
+
+
+def test_a_buffer_updated_in_place_keeps_its_memory():
+    buffer = torch.zeros(1 << 20, device=DEVICE)
+    compiled = torch.compile(lambda b: b.add_(1), backend="tpu")
+    compiled(buffer)
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    base = torch.tpu.memory_allocated()
+    for _ in range(3):
+        compiled(buffer)
+    torch.tpu.synchronize()
+    assert torch.tpu.max_memory_allocated() < base + buffer.nbytes
+    assert buffer[0].item() == 4
+
+
+def test_views_in_and_out():
+    def f(x):
+        y = x * 2
+        return x.t(), x[1:], y.view(-1), y.t(), y, x
+
+    check(f, data(4, 6))
+    check(f, data(8, 6)[::2])
+    check(lambda x: (x.t(), x[:, 1:], x * 2, (x * 2).t()), data(6, 4).t())
+    x = data(4, 6)
+    out = torch.compile(f, backend="tpu")(x)
+    out[0].add_(1)
+    assert out[5] is x and torch.equal(out[0].t().cpu(), x.cpu())
+    out[4].zero_()
+    assert out[2].abs().sum().item() == 0
+
+
+def test_gradients_through_views():
+    check(
+        lambda x: (x[1:].t() * 3, x.expand(2, 4, 6).sin()),
+        data(4, 6, requires_grad=True),
+        backward=True,
+    )
+
+
+# ---- random numbers, autocast, errors -----------------------------------------------------------
+
+
+def test_random_numbers_are_those_of_eager():
+    def f(x):
+        return F.dropout(x, 0.5) + torch.rand_like(x) * torch.randn(6, device=DEVICE)
+
+    check(f, data(4, 6, requires_grad=True), backward=True)
+
+
+def test_recomputed_dropout_is_the_same():
+    def f(x):
+        inner = lambda x: F.dropout(torch.sin(x @ x.t()), 0.3).cos()  # noqa: E731
+        return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+
+    check(f, data(4, 6, requires_grad=True), backward=True)
+
+
+def test_a_generator_of_the_users():
+    generator = torch.Generator(DEVICE)
+    compiled = torch.compile(
+        lambda: torch.rand(5, device=DEVICE, generator=generator), backend="tpu"
+    )
+    generator.manual_seed(3)
+    mine = compiled().cpu()
+    generator.manual_seed(3)
+    assert torch.equal(mine, torch.rand(5, device=DEVICE, generator=generator).cpu())
+
+
+def test_autocast():
+    layer = nn.Linear(6, 3).to(DEVICE)
+
+    def f(x):
+        with torch.autocast("tpu"):
+            return layer(x)
+
+    check(f, data(4, 6, requires_grad=True), backward=True)
+
+
+def test_a_failed_check_names_the_operator_and_the_line():
+    table = nn.Embedding(5, 3).to(DEVICE)
+    compiled = torch.compile(lambda i: table(i) * 2, backend="tpu")
+    compiled(torch.tensor([1, 2], device=DEVICE)).cpu()
+    with pytest.raises(
+        IndexError, match=r"aten::embedding\(\): index out of range.*test_compile.py"
+    ):
+        compiled(torch.tensor([1, 7], device=DEVICE)).cpu()
+    assert compiled(torch.tensor([1, 2], device=DEVICE)).shape == (2, 3)
+
+
+# ---- what does not fit into a program -----------------------------------------------------------
+
+
+def test_a_size_that_depends_on_data_splits_the_graph():
+    def f(x):
+        chosen = x[x > 0]
+        return chosen.sum() * 2, (x > 0).nonzero()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        check(f, data(4, 6))
+
+
+def test_values_on_the_cpu():
+    def f(x):
+        host = torch.arange(6.0) * 2
+        return x * host.to(DEVICE) + torch.tensor(3.0), host
+
+    check(f, data(4, 6))
+
+
+def test_operators_of_other_libraries():
+    calls = []
+
+    @torch.library.custom_op("test_compile::double", mutates_args=())
+    def double(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return torch.from_numpy(x.cpu().numpy() * 2).to(x.device)
+
+    double.register_fake(torch.empty_like)
+    check(lambda x: double(x + 1) * 3, data(4, 6))
+    assert len(calls) == 3
+
+
+def test_a_graph_on_the_cpu_is_left_alone():
+    x = torch.ones(3)
+    assert torch.equal(torch.compile(lambda x: x + 1, backend="tpu")(x), x + 1)
+
+
+# ---- higher-order operators ---------------------------------------------------------------------
+
+
+def test_cond():
+    def f(x):
+        return torch.cond(x.sum() > 0, torch.sin, lambda x: x[0] + x.cos(), (x,))
+
+    compiled = check(f, data(4, 6))
+    x = data(4, 6)
+    check(f, -x)
+    assert programs(compiled, x)[0] == 1
+
+
+def test_while_loop():
+    from torch._higher_order_ops import while_loop
+
+    def f(x, n):
+        return while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * 1.5), (n * 0, x))[1]
+
+    compiled = check(f, data(4, 6), torch.tensor(3, device=DEVICE))
+    assert programs(compiled, data(4, 6), torch.tensor(5, device=DEVICE))[0] == 1
+
+
+def test_scans():
+    from torch._higher_order_ops import associative_scan, scan
+
+    def f(x):
+        last, all = scan(lambda c, y: (c + y, c * y), x[0], x, dim=0)
+        return last, all, associative_scan(torch.mul, x, 0, combine_mode="generic")
+
+    check(f, data(5, 4))
+
+
+# ---- the default backend ------------------------------------------------------------------------
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+
+
+def test_no_backend_named_means_ours():
+    code = """
+import torch
+f = torch.compile(lambda x: (x * 2).sin())
+x = torch.ones(3, device="tpu")
+f(x)
+before = torch.tpu.cache_stats()["calls"]
+f(x)
+print(torch.tpu.cache_stats()["calls"] - before)
+try:
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="inductor")(x)
+except Exception as error:
+    print(error)
+"""
+    done = python(code)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "1", done.stderr
+    assert 'backend="tpu"' in done.stdout
