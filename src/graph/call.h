@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "src/graph/args.h"
@@ -111,7 +112,7 @@ class Call {
   // Around a region (a branch, a loop's body), whose checks leave it as its results: puts other
   // error words (0-dim S64: the failed check's number and the culprit; or none) in the place of the
   // function's and returns those.
-  std::pair<Value, Value> exchange_error_words(std::pair<Value, Value> words);
+  std::pair<Value, Value> exchange_error_words(const Value& check, const Value& culprit);
   void merge_error_words(const Value& check, const Value& culprit);
   bool has_checks() const { return !record_->checks.empty(); }
   // `count` independent uniform 32-bit words from the call's generator (Philox 4x32-10),
