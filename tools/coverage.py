@@ -90,6 +90,7 @@ def functional_name(name: str) -> str:
     outs = {a.name for a in schema.arguments if a.is_out}
     wanted = [(a.name, str(a.type)) for a in schema.arguments if a.name not in outs]
     base = packet[:-1] if packet.endswith("_") and not outs else packet
+    base = {"__ilshift_": "__lshift__", "__irshift_": "__rshift__"}.get(base, base)
     operators = getattr(torch.ops.aten, base, None)
     for other in operators.overloads() if operators else ():
         candidate = getattr(operators, other)._schema
@@ -120,7 +121,9 @@ def main() -> int:
     # Where CUDA has a kernel of its own, not counting what is composed on every device.
     own = [n for n, way in how.items() if way != "composite"]
     own_have = sum(how[n] != _MISSING for n in own)
-    print(f"{own_have} of {len(own)} without those that PyTorch composes ({100 * own_have / len(own):.2f} %)")
+    print(
+        f"{own_have} of {len(own)} without those that PyTorch composes ({100 * own_have / len(own):.2f} %)"
+    )
     return 0
 
 

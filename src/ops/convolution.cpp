@@ -271,7 +271,7 @@ bool many_pixels(const Geometry& g, DType dtype) {
 // path for, and gradients over many pixels.
 bool work_for_host(const Call& c, const Geometry& g) {
   constexpr int64_t kLeastProducts = 1 << 20;
-  return c.host_kernels() && c.dtype_of("input") == DType::F32 &&
+  return c.host_kernels() && c.dtype_of("weight") == DType::F32 &&
          g.pixels() * g.outputs * (g.inputs / g.groups) * g.taps() >= kLeastProducts;
 }
 bool forward_on_host(const Call& c, const Geometry& g) {
@@ -296,10 +296,28 @@ Value grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
 
 // ---- arguments ----------------------------------------------------------------------------------
 
-// The ordinary convolution behind the call: of "input" if not transposed, else the one whose
+// What the operators of this family have in common, whatever they call it.
+struct Form {
+  const char* input = "input";
+  Dims stride, padding, dilation, extra;  // extra: output_padding
+  bool is_transposed = false;
+  int64_t groups = 1;
+};
+
+Form form_of(const Call& c) {
+  return {"input",
+          c.ints("stride"),
+          c.ints("padding"),
+          c.ints("dilation"),
+          c.ints("output_padding"),
+          c.flag("transposed"),
+          c.integer("groups")};
+}
+
+// The ordinary convolution behind the call: of the input if not transposed, else the one whose
 // input's gradient the call computes.
-Geometry geometry(const Call& c) {
-  const graph::TensorArg &input = c.meta("input"), &weight = c.meta("weight");
+Geometry geometry(const Call& c, const Form& f) {
+  const graph::TensorArg &input = c.meta(f.input), &weight = c.meta("weight");
   const int64_t axes = input.rank() - 2;
   c.check(axes >= 1 && weight.rank() == input.rank(), "Expected ", weight.rank(),
           "D (batched) input to a convolution with a weight of shape ", weight.sizes,
@@ -307,14 +325,14 @@ Geometry geometry(const Call& c) {
   c.check(input.dtype == weight.dtype, "Input type (", input.dtype, ") and weight type (",
           weight.dtype, ") should be the same");
   Geometry g;
-  g.stride = spread(c.ints("stride"), axes);
-  g.padding = spread(c.ints("padding"), axes);
-  g.dilation = spread(c.ints("dilation"), axes);
-  g.groups = c.integer("groups");
+  g.stride = spread(f.stride, axes);
+  g.padding = spread(f.padding, axes);
+  g.dilation = spread(f.dilation, axes);
+  g.groups = f.groups;
   g.batch = input.sizes[0];
   g.kernel.assign(weight.sizes.begin() + 2, weight.sizes.end());
   const Dims given(input.sizes.begin() + 2, input.sizes.end());
-  const bool is_transposed = c.flag("transposed");
+  const bool is_transposed = f.is_transposed;
   const int64_t channels = is_transposed ? weight.sizes[0] : weight.sizes[1] * g.groups;
   c.check(input.sizes[1] == channels, "Given groups=", g.groups, ", weight of size ", weight.sizes,
           ", expected input", input.sizes, " to have ", channels, " channels, but got ",
@@ -322,7 +340,7 @@ Geometry geometry(const Call& c) {
   c.check(weight.sizes[0] % g.groups == 0, "expected weight to be divisible by groups=", g.groups,
           " at dimension 0, but got weight of size ", weight.sizes);
   Dims other;
-  const Dims extra = spread(c.ints("output_padding"), axes);
+  const Dims extra = spread(f.extra, axes);
   for (int64_t i = 0; i < axes; ++i) {
     const int64_t reach = g.reach(i);
     other.push_back(is_transposed
@@ -348,81 +366,70 @@ Geometry geometry(const Call& c) {
 
 // Products of halves are exact in float32, which is what XLA's CPU plugin is fast at.
 Value operand(Call& c, const char* name) {
-  const DType dtype = c.dtype_of("input");
+  const DType dtype = c.dtype_of("weight");
   return c.tensor(name, c.platform() == Platform::Cpu ? hlo::opmath(dtype) : dtype);
 }
 
-HostAttributes host_attributes(const Call& c, const Geometry& g) {
+HostAttributes host_attributes(const Geometry& g, const Form& f) {
   return HostAttributes()
       .ints("stride", g.stride)
       .ints("padding", g.padding)
       .ints("dilation", g.dilation)
-      .ints("output_padding", spread(c.ints("output_padding"), g.axes()))
-      .integer("transposed", c.flag("transposed"))
+      .ints("output_padding", spread(f.extra, g.axes()))
+      .integer("transposed", f.is_transposed)
       .integer("groups", g.groups);
 }
 
-Values host_forward(Call& c, const Geometry& g) {
-  Values operands = {c.tensor("input"), c.tensor("weight")};
+Values host_forward(Call& c, const Geometry& g, const Form& f) {
+  Values operands = {c.tensor(f.input), c.tensor("weight")};
   if (c.has("bias")) operands.push_back(c.tensor("bias"));
-  const Dims y = c.flag("transposed") ? join({{g.batch, g.inputs}, g.in})
-                                      : join({{g.batch, g.outputs}, g.out});
-  return host_call(c, "convolution", operands, {{c.dtype_of("input"), y}}, host_attributes(c, g));
+  const Dims y =
+      f.is_transposed ? join({{g.batch, g.inputs}, g.in}) : join({{g.batch, g.outputs}, g.out});
+  return host_call(c, "convolution", operands, {{c.dtype_of("weight"), y}}, host_attributes(g, f));
 }
 
-}  // namespace
-
 // y[n, o] = bias[o] + sum over channels and taps of weight[o] * windows of x[n]
-TPU_OP(
-    "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, "
-    "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) "
-    "-> Tensor") {
-  const Geometry g = geometry(c);
-  const DType dtype = c.dtype_of("input");
+Values convolved(Call& c, const Form& f) {
+  const Geometry g = geometry(c, f);
+  const DType dtype = c.dtype_of("weight");
   reject_bool(c, dtype);
   c.check(!c.has("bias") || c.dtype_of("bias") == dtype, "Input type (", dtype, ") and bias type (",
           c.has("bias") ? c.dtype_of("bias") : dtype, ") should be the same");
   Value y;
   if (forward_on_host(c, g)) {
-    y = host_forward(c, g)[0];
+    y = host_forward(c, g, f)[0];
   } else {
-    Value x = operand(c, "input"), w = operand(c, "weight");
-    y = c.flag("transposed") ? grad_input(c, g, x, w) : forward(c, g, x, w);
+    Value x = operand(c, f.input), w = operand(c, "weight");
+    y = f.is_transposed ? grad_input(c, g, x, w) : forward(c, g, x, w);
     if (c.has("bias"))
       y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
   }
-  if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
+  if (is_channels_last(c.meta(f.input)) || is_channels_last(c.meta("weight"))) {
     make_channels_last(c, 0, y.dims());
   }
   return {hlo::convert(y, dtype)};
 }
 
-TPU_OP(
-    "aten::convolution_backward_overrideable(Tensor grad_output, Tensor input, Tensor weight, "
-    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] "
-    "output_padding, SymInt groups, bool[3] output_mask) -> (Tensor grad_input, Tensor "
-    "grad_weight, Tensor grad_bias)") {
-  const Geometry g = geometry(c);
-  const DType dtype = c.dtype_of("input");
-  const Dims mask = c.ints("output_mask");
-  const bool is_transposed = c.flag("transposed");
+Values gradients(Call& c, const Form& f, const Dims& mask) {
+  const Geometry g = geometry(c, f);
+  const DType dtype = c.dtype_of("weight");
   Value gy = operand(c, "grad_output");
   Values results(3);
   const bool hosted = backward_on_host(c, g);
   const auto host_gradient = [&](const char* kernel, const char* of) {
     const hlo::Type type{dtype, c.meta(of).sizes};
-    return host_call(c, kernel, {gy, c.tensor("input"), c.tensor("weight")}, {type},
-                     host_attributes(c, g))[0];
+    return host_call(c, kernel, {gy, c.tensor(f.input), c.tensor("weight")}, {type},
+                     host_attributes(g, f))[0];
   };
   if (mask[0]) {
     Value gx;
     if (hosted) {
-      gx = host_gradient("convolution_grad_input", "input");
+      gx = host_gradient("convolution_grad_input", f.input);
     } else {
       Value w = operand(c, "weight");
-      gx = is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
+      gx = f.is_transposed ? forward(c, g, gy, w) : grad_input(c, g, gy, w);
     }
-    if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight"))) {
+    if (is_channels_last(c.meta(f.input)) || is_channels_last(c.meta("weight"))) {
       make_channels_last(c, 0, gx.dims());
     }
     results[0] = hlo::convert(gx, dtype);
@@ -432,8 +439,8 @@ TPU_OP(
     if (hosted) {
       gw = host_gradient("convolution_grad_weight", "weight");
     } else {
-      Value x = operand(c, "input");
-      gw = is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
+      Value x = operand(c, f.input);
+      gw = f.is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
     }
     keep_channels_last(c, 1, gw.dims(), c.meta("weight"));
     results[1] = hlo::convert(gw, dtype);
@@ -445,6 +452,111 @@ TPU_OP(
         hlo::reduce(hlo::convert(gy, hlo::opmath(dtype)), summed, hlo::Reduce::Add), dtype);
   }
   return results;
+}
+
+}  // namespace
+
+TPU_OP(
+    "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, "
+    "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) "
+    "-> Tensor") {
+  return convolved(c, form_of(c));
+}
+
+TPU_OP(
+    "aten::convolution_backward_overrideable(Tensor grad_output, Tensor input, Tensor weight, "
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] "
+    "output_padding, SymInt groups, bool[3] output_mask) -> (Tensor grad_input, Tensor "
+    "grad_weight, Tensor grad_bias)") {
+  return gradients(c, form_of(c), c.ints("output_mask"));
+}
+
+// ---- the same under the names of PyTorch's own kernels ------------------------------------------
+namespace {
+
+Form plain_form(const Call& c) {
+  return {"self", c.ints("stride"), c.ints("padding"), {1}, {0}, false, 1};
+}
+Form dilated_form(const Call& c) {
+  Form f = plain_form(c);
+  f.dilation = c.ints("dilation");
+  return f;
+}
+Form depthwise_form(const Call& c) {
+  Form f = dilated_form(c);
+  const TensorArg& self = c.meta("self");
+  f.groups = self.rank() > 1 ? self.sizes[1] : 1;
+  return f;
+}
+Form transposed_form(const Call& c) {
+  Form f = dilated_form(c);
+  f.extra = c.ints("output_padding");
+  f.is_transposed = true;
+  return f;
+}
+
+}  // namespace
+
+TPU_OP(
+    "aten::_slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, "
+    "SymInt[2] stride, SymInt[2] padding) -> Tensor") {
+  return convolved(c, plain_form(c));
+}
+TPU_OP(
+    "aten::slow_conv3d_forward(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, "
+    "SymInt[3] stride, SymInt[3] padding) -> Tensor") {
+  return convolved(c, plain_form(c));
+}
+TPU_OP(
+    "aten::slow_conv_dilated2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? "
+    "bias=None, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1) -> Tensor") {
+  return convolved(c, dilated_form(c));
+}
+TPU_OP(
+    "aten::slow_conv_dilated3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? "
+    "bias=None, SymInt[3] stride=1, SymInt[3] padding=0, SymInt[3] dilation=1) -> Tensor") {
+  return convolved(c, dilated_form(c));
+}
+TPU_OP(
+    "aten::slow_conv_transpose2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? "
+    "bias=None, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt[2] "
+    "dilation=1) -> Tensor") {
+  return convolved(c, transposed_form(c));
+}
+TPU_OP(
+    "aten::slow_conv_transpose3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? "
+    "bias=None, SymInt[3] stride=1, SymInt[3] padding=0, SymInt[3] output_padding=0, SymInt[3] "
+    "dilation=1) -> Tensor") {
+  return convolved(c, transposed_form(c));
+}
+TPU_OP(
+    "aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, "
+    "SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor") {
+  return convolved(c, depthwise_form(c));
+}
+TPU_OP(
+    "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, "
+    "SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor") {
+  return convolved(c, depthwise_form(c));
+}
+TPU_OP(
+    "aten::_slow_conv2d_backward.output_mask(Tensor grad_output, Tensor self, Tensor weight, "
+    "SymInt[2] kernel_size, SymInt[2] stride, SymInt[2] padding, bool[3] output_mask) -> (Tensor "
+    "grad_input, Tensor grad_weight, Tensor grad_bias)") {
+  return gradients(c, plain_form(c), c.ints("output_mask"));
+}
+TPU_OP(
+    "aten::_slow_conv2d_backward.grad_input(Tensor grad_output, Tensor self, Tensor weight, "
+    "SymInt[2] kernel_size, SymInt[2] stride, SymInt[2] padding, *, Tensor(a!) grad_input, "
+    "Tensor(b!) grad_weight, Tensor(c!) grad_bias) -> (Tensor(a!), Tensor(b!), Tensor(c!))") {
+  const Values all = gradients(c, plain_form(c), {1, 1, 1});
+  const char* names[] = {"grad_input", "grad_weight", "grad_bias"};
+  for (int i = 0; i < 3; ++i) {
+    c.check(c.meta(names[i]).sizes == all[i].dims(), names[i], " must have sizes ", all[i].dims(),
+            ", got ", c.meta(names[i]).sizes);
+    c.write(names[i], all[i]);
+  }
+  return Values(3);
 }
 
 }  // namespace torch_tpu::ops

@@ -159,6 +159,21 @@ TPU_OP("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor")
   return {hlo::convert(hlo::concatenate(parts, dim), result)};
 }
 
+// out[i] = sum over j of coefficients[i, j] input[j]; zero coefficients leave NaN out.
+TPU_OP("aten::_compute_linear_combination(Tensor input, Tensor coefficients) -> Tensor") {
+  const TensorArg &x = c.meta("input"), &k = c.meta("coefficients");
+  c.check(k.rank() == 2 && x.rank() >= 1 && k.sizes[1] == x.sizes[0],
+          "coefficients must be a matrix with a column for each of the ", x.sizes,
+          " tensors of input, got ", k.sizes);
+  const DType compute = hlo::opmath(x.dtype);
+  Value rows = c.tensor("input", compute), factors = c.tensor("coefficients", compute);
+  const Dims dims = Dims{k.sizes[0]} | x.sizes;
+  Value wide = hlo::broadcast_in_dim(factors, dims, {0, 1});
+  Value terms = hlo::broadcast_in_dim(rows, dims, counting(rows.rank(), 1));
+  terms = hlo::select(hlo::eq(wide, hlo::zeros_like(wide)), hlo::zeros_like(wide), wide * terms);
+  return {hlo::convert(hlo::reduce(terms, {1}, hlo::Reduce::Add), x.dtype)};
+}
+
 // Taylor's series of degree 19 after halving until the norm is small, then repeated squaring. The
 // norms are those below which degree 18 is exact to rounding (Bader, Blanes, Casas 2019).
 TPU_OP("aten::linalg_matrix_exp(Tensor self) -> Tensor") {

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 - Products of many matrices of unequal sizes in one, and products of scaled float8.
+// SPDX-License-Identifier: Apache-2.0 - Products of many matrices of unequal sizes in one, plain and of scaled float8.
 #include <algorithm>
 
 #include "src/ops/contraction.h"
@@ -144,14 +144,14 @@ Value grouped_product(Call& c, const Value& a, const Value& b) {
   return transposed(grouped_rows(c, transposed(b), transposed(a)));
 }
 
-// scale_a and scale_b, for the whole matrix or one a row and one a column.
-Value scale_of(Call& c, const char* name, int64_t size, bool rows) {
-  Value scale = c.tensor(name, DType::F32);
-  if (scale.elements() == 1) return hlo::reshape(scale, {1, 1});
-  c.check_supported(scale.elements() == size, name, " must be one number, or one for each ",
-                    rows ? "row" : "column", " (", size,
-                    "); blockwise scaling is not supported, got ", scale.dims());
-  return hlo::reshape(scale, rows ? Dims{size, 1} : Dims{1, size});
+// The scale of each row of `mat` (or column, for the second operand), ready to multiply it.
+Value scaled(Call& c, const char* mat, const char* scale, bool rows) {
+  Value x = c.tensor(mat, DType::F32), s = c.tensor(scale, DType::F32);
+  const Dims dims = rows ? Dims{x.dim(-2), 1} : Dims{1, x.dim(-1)};
+  const int64_t groups = x.rank() == 3 ? x.dim(0) : 1, wanted = groups * hlo::element_count(dims);
+  c.check(s.elements() == wanted, scale, " must have ", wanted, " elements, one for each ",
+          rows ? "row" : "column", " of ", mat, ", got sizes ", s.dims());
+  return x * hlo::reshape(s, x.rank() == 3 ? Dims{groups, dims[0], dims[1]} : dims);
 }
 
 }  // namespace
@@ -170,25 +170,36 @@ TPU_OP(
   return {hlo::convert(product, c.dtype("out_dtype").value_or(dtype))};
 }
 
-// (scale_a self) @ (scale_b mat2) + bias
-TPU_OP(
-    "aten::_scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
-    "Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor") {
+// The same of float8 matrices with a scale for each row of self and each column of mat2. Where the
+// groups are ranges of the inner dimension each has scales of its own, which follow one another.
+static Values scaled_grouped(Call& c, const char* scale_a, const char* scale_b) {
   const TensorArg &a = c.meta("self"), &b = c.meta("mat2");
-  c.check(a.rank() == 2 && b.rank() == 2, "mat1 and mat2 must be matrices, got ", a.sizes, " and ",
-          b.sizes);
-  c.check(a.sizes[1] == b.sizes[0], "mat1 and mat2 shapes cannot be multiplied (", a.sizes[0], "x",
-          a.sizes[1], " and ", b.sizes[0], "x", b.sizes[1], ")");
-  // The two may be different float8 types.
-  Value product = matrix_product(c, c.tensor("self", DType::F32), c.tensor("mat2", DType::F32));
-  product = product * scale_of(c, "scale_a", a.sizes[0], true) *
-            scale_of(c, "scale_b", b.sizes[1], false);
-  if (c.has("bias")) product = product + c.tensor("bias", DType::F32);
-  const DType out = c.dtype("out_dtype").value_or(a.dtype);
-  if (c.has("scale_result") && hlo::is_float8(out)) {
-    product = product * hlo::reshape(c.tensor("scale_result", DType::F32), {1, 1});
+  c.check(!c.has("bias"), "Bias not supported yet");
+  Value product;
+  if (a.rank() == 2 && b.rank() == 2) {
+    product = grouped_product(c, c.tensor("self", DType::F32), c.tensor("mat2", DType::F32));
+    const int64_t groups = product.dim(0);
+    const auto shaped = [&](const char* name, const Dims& dims) {
+      Value s = c.tensor(name, DType::F32);
+      c.check(s.elements() == hlo::element_count(dims), name, " must have ",
+              hlo::element_count(dims), " elements, got sizes ", s.dims());
+      return hlo::reshape(s, dims);
+    };
+    product = product * shaped(scale_a, {groups, product.dim(1), 1}) *
+              shaped(scale_b, {groups, 1, product.dim(2)});
+  } else {
+    product =
+        grouped_product(c, scaled(c, "self", scale_a, true), scaled(c, "mat2", scale_b, false));
   }
-  return {hlo::convert(product, out)};
+  return {hlo::convert(product, c.dtype("out_dtype").value_or(DType::BF16))};
+}
+
+TPU_OP(
+    "aten::_scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? "
+    "offs=None, Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None, bool "
+    "use_fast_accum=False) -> Tensor") {
+  c.check(!c.has("scale_result"), "Scale result not supported yet");
+  return scaled_grouped(c, "scale_a", "scale_b");
 }
 
 }  // namespace torch_tpu::ops

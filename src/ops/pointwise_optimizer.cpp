@@ -48,7 +48,7 @@ TPU_OP(
   c.write("growth_tracker", reshape(count, tracker.dims()));
   Value next = select(bad, backed_off, grown);
   c.write("self", next);
-  return {next};
+  return {Value{}};
 }
 
 // ---- optimizers --------------------------------------------------------------------------------

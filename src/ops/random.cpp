@@ -317,6 +317,11 @@ TPU_POINTWISE(
   Value y = c.tensor("grad_output", compute) * c.scalar("scale", compute);
   return {hlo::convert(y * c.tensor("mask", compute), dtype)};
 }
+TPU_POINTWISE("aten::_masked_scale(Tensor self, Tensor mask, float scale) -> Tensor") {
+  const DType dtype = c.dtype_of("self"), compute = hlo::opmath(dtype);
+  Value y = c.tensor("self", compute) * c.tensor("mask", compute);
+  return {hlo::convert(y * c.scalar("scale", compute), dtype)};
+}
 
 // Leaky ReLU whose slope below zero is random while training; noise keeps the slopes.
 TPU_POINTWISE(

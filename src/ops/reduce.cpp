@@ -394,5 +394,55 @@ TPU_OP(
   return {norm(c, dims_of(c), keepdim(c), c.dtype("dtype"))};
 }
 
+// ---- a hash ------------------------------------------------------------------------------------
+
+// The bits of x as a float64. A TPU has no bits of float64: for narrower floats they are made.
+Value double_bits(const Value& x) {
+  if (x.dtype() == DType::F64) return hlo::bitcast_convert(x, DType::U64);
+  const auto u64 = [&](int64_t v) { return hlo::constant_int(x.builder(), {DType::U64, {}}, v); };
+  const auto left = [&](const Value& v, int64_t n) { return hlo::shift_left(v, u64(n)); };
+  const auto right = [&](const Value& v, int64_t n) { return hlo::shift_right_logical(v, u64(n)); };
+  Value bits =
+      hlo::convert(hlo::bitcast_convert(hlo::convert(x, DType::F32), DType::U32), DType::U64);
+  Value exponent = hlo::and_(right(bits, 23), u64(255)), mantissa = hlo::and_(bits, u64(0x7fffff));
+  // A subnormal is its mantissa times 2^-149: moved up until its first bit is the hidden one.
+  Value up =
+      hlo::convert(hlo::count_leading_zeros(hlo::convert(mantissa, DType::U32)), DType::U64) -
+      u64(8);
+  Value small = hlo::eq(exponent, u64(0));
+  Value wide = hlo::select(small, u64(897) - up, exponent + u64(896));
+  wide = hlo::select(hlo::eq(exponent, u64(255)), u64(2047), wide);
+  Value moved = hlo::and_(hlo::shift_left(mantissa, up), u64(0x7fffff));
+  mantissa = hlo::select(small, moved, mantissa);
+  Value number = hlo::or_(left(wide, 52), left(mantissa, 29));
+  Value zero = hlo::eq(hlo::and_(bits, u64(0x7fffffff)), u64(0));
+  return hlo::or_(left(right(bits, 31), 63), hlo::select(zero, u64(0), number));
+}
+
+// The exclusive or of the elements as 64-bit integers, or of their bits as float64.
+TPU_OP(
+    "aten::hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor") {
+  const DType dtype = c.dtype_of("self");
+  c.check_supported(!hlo::is_complex(dtype), "not implemented for '", dtype, "'");
+  c.check(c.integer("mode") == 0, "Unknown hash mode: ", c.integer("mode"));
+  Value x = c.tensor("self");
+  Dims dims = dims_of(c);
+  c.check_index(x.elements() > 0 || !c.ints("dim").empty(),
+                "Expected reduction dim to be specified for input.numel() == 0. Specify the "
+                "reduction dim with the 'dim' argument.");
+  for (int64_t d : dims)
+    if (x.rank() > 0) check_nonempty(c, x, d);
+  Value bits = hlo::is_floating(dtype) ? double_bits(x) : hlo::convert(x, DType::U64);
+  const Value xs[] = {bits};
+  const Value inits[] = {hlo::scalar(c.builder(), DType::U64, 0)};
+  if (dims.empty()) return {bits};
+  Value y = hlo::reduce_general(xs, inits, dims, [](const Values& a, const Values& b) -> Values {
+    return {hlo::xor_(a[0], b[0])};
+  })[0];
+  if (keepdim(c))
+    for (int64_t d : dims) y = hlo::unsqueeze(y, d);
+  return {y};
+}
+
 }  // namespace
 }  // namespace torch_tpu::ops

@@ -129,6 +129,19 @@ TPU_OP("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)") 
 TPU_OP("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)") {
   return running_extreme(c, Reduce::Minimum);
 }
+// The same into given tensors.
+Values running_extreme_into(Call& c, Reduce how) {
+  Values y = running_extreme(c, how);
+  c.write("values", y[0]);
+  c.write("indices", y[1]);
+  return {};
+}
+TPU_OP("aten::_cummax_helper(Tensor self, Tensor(a!) values, Tensor(b!) indices, int dim) -> ()") {
+  return running_extreme_into(c, Reduce::Maximum);
+}
+TPU_OP("aten::_cummin_helper(Tensor self, Tensor(a!) values, Tensor(b!) indices, int dim) -> ()") {
+  return running_extreme_into(c, Reduce::Minimum);
+}
 
 // log(exp(a) + exp(b)) = max + log1p(exp(min - max)); equal infinities stay what they are. Complex
 // numbers are ordered by their real parts.

@@ -261,6 +261,14 @@ Range widened(Call& c, const Range& r, double by) {
   Value same = hlo::eq(r.low, r.high);
   return {hlo::select(same, r.low - by, r.low), hlo::select(same, r.high + by, r.high)};
 }
+// linspace: from both ends to the middle.
+Value even_edges(const Range& r, int64_t bins) {
+  hlo::Builder& b = r.low.builder();
+  Value i = hlo::convert(hlo::iota(b, {DType::S32, {bins + 1}}, 0), r.low.dtype());
+  Value step = (r.high - r.low) / static_cast<double>(bins);
+  return hlo::select(hlo::lt(i, static_cast<double>((bins + 1) / 2)), r.low + step * i,
+                     r.high - step * (static_cast<double>(bins) - i));
+}
 // Adds weights (1 where undefined) of elements in bins [0, bins); others are left out.
 Value tally(const Value& bin, int64_t bins, const Value& weights, DType result) {
   hlo::Builder& b = bin.builder();
@@ -298,15 +306,21 @@ TPU_OP("aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Te
 }
 
 // Counts (or sums of weights) between edges; density divides by the sum and the widths.
-Values histogram(Call& c, const Value& x, const Value& edges) {
-  DType result = c.dtype_of("self");
-  int64_t n = edges.dim(0), bins = n - 1;
+Value bin_of(const Value& x, const Value& edges) {  // x 1-dim; -1 or more than there are: in none
+  int64_t n = edges.dim(0);
   Value row = hlo::reshape(edges, {1, n}), values = hlo::reshape(x, {1, x.elements()});
   Value bin = hlo::reshape(search(row, values, true), {x.elements()}) - 1;
   // The last bin is closed.
   Value right = hlo::squeeze(hlo::slice_dim(edges, 0, n - 1, n), 0);
-  bin = hlo::select(hlo::eq(x, right), static_cast<double>(bins - 1), bin);
-  bin = hlo::select(hlo::is_nan(x), -1, bin);
+  bin = hlo::select(hlo::eq(x, right), static_cast<double>(n - 2), bin);
+  // Edges that do not ascend have no bins, but the outer ones still bound what counts; NaN is out.
+  Value left = hlo::squeeze(hlo::slice_dim(edges, 0, 0, 1), 0);
+  return hlo::select(hlo::ge(x, left) & hlo::le(x, right), bin, -1);
+}
+Values histogram(Call& c, const Value& x, const Value& edges) {
+  DType result = c.dtype_of("self");
+  int64_t n = edges.dim(0), bins = n - 1;
+  Value bin = bin_of(x, edges);
   Value weights;
   if (c.has("weight")) {
     c.check(c.meta("weight").sizes == c.meta("self").sizes,
@@ -351,13 +365,98 @@ TPU_OP(
   } else {
     r = data_range(x);
   }
-  r = widened(c, r, 0.5);
-  // linspace: from both ends to the middle.
-  Value i = hlo::convert(hlo::iota(c.builder(), {DType::S32, {bins + 1}}, 0), x.dtype());
-  Value step = (r.high - r.low) / static_cast<double>(bins);
-  Value edges = hlo::select(hlo::lt(i, static_cast<double>((bins + 1) / 2)), r.low + step * i,
-                            r.high - step * (static_cast<double>(bins) - i));
-  return histogram(c, x, edges);
+  return histogram(c, x, even_edges(widened(c, r, 0.5), bins));
+}
+
+// ---- in several dimensions ---------------------------------------------------------------------
+Value points(Call& c) {  // self as [points, dimensions]
+  DType self = c.dtype_of("self");
+  c.check_supported(hlo::is_floating(self), "not implemented for '", self, "'");
+  Value x = c.tensor("self", hlo::opmath(self));
+  c.check(x.rank() >= 2, "input tensor should have at least 2 dimensions, but got ", x.rank());
+  int64_t n = x.dim(-1);
+  return hlo::reshape(x, {n == 0 ? 0 : x.elements() / n, n});
+}
+Value coordinate(const Value& x, int64_t i) {
+  return hlo::squeeze(hlo::slice_dim(x, 1, i, i + 1), 1);
+}
+Values edges_of_counts(Call& c, const Value& x) {
+  Dims bins = c.ints("bins");
+  int64_t n = x.dim(1);
+  c.check(static_cast<int64_t>(bins.size()) == n,
+          "histogramdd: The size of bins must be equal to the innermost dimension of the input, "
+          "got ",
+          bins.size(), " and ", n);
+  Values ends = c.has("range") ? c.scalars("range", x.dtype()) : Values{};
+  c.check(ends.empty() || static_cast<int64_t>(ends.size()) == 2 * n, "range should have ", 2 * n,
+          " elements, but got ", ends.size());
+  Values edges;
+  for (int64_t i = 0; i < n; ++i) {
+    c.check(bins[i] > 0, "bins must be > 0, but got ", bins[i], " for dimension ", i);
+    Range r = ends.empty() ? data_range(coordinate(x, i)) : Range{ends[2 * i], ends[2 * i + 1]};
+    if (!ends.empty())
+      c.fail_if(hlo::gt(r.low, r.high), CheckSpec::Runtime,
+                "torch.histogramdd: min should not exceed max");
+    edges.push_back(even_edges(widened(c, r, 0.5), bins[i]));
+  }
+  return edges;
+}
+Values histogram_of_points(Call& c, const Value& x, const Values& edges) {
+  int64_t n = x.dim(1), all = 1;
+  c.check(static_cast<int64_t>(edges.size()) == n,
+          "histogramdd: The number of sequences of bin edges must be equal to the innermost "
+          "dimension of the input, got ",
+          edges.size(), " and ", n);
+  hlo::Builder& b = c.builder();
+  Dims dims;
+  Value flat, inside;
+  for (int64_t i = 0; i < n; ++i) {
+    c.check(edges[i].rank() == 1 && edges[i].dim(0) > 1, "bins tensor should have one dimension ",
+            "and more than one element, but got ", edges[i].dims());
+    int64_t bins = edges[i].dim(0) - 1;
+    Value bin = bin_of(coordinate(x, i), edges[i]);
+    Value here = hlo::ge(bin, 0) & hlo::lt(bin, static_cast<double>(bins));
+    flat = flat ? flat * static_cast<double>(bins) + bin : bin;
+    inside = inside ? inside & here : here;
+    dims.push_back(bins);
+    all *= bins;
+  }
+  Value weights;
+  if (c.has("weight")) {
+    c.check(c.meta("weight").elements() == x.dim(0),
+            "if weight tensor is provided it should have one element for each point");
+    weights = hlo::reshape(c.tensor("weight", x.dtype()), {x.dim(0)});
+  }
+  if (n == 0) return {hlo::zeros(b, {c.dtype_of("self"), {}})};
+  Value hist = hlo::reshape(tally(hlo::select(inside, flat, -1), all, weights, x.dtype()), dims);
+  if (c.flag("density")) {
+    hist = hist / sum(hist, all_dims(n));
+    for (int64_t i = 0; i < n; ++i) {
+      Value widths =
+          hlo::slice_dim(edges[i], 0, 1, dims[i] + 1) - hlo::slice_dim(edges[i], 0, 0, dims[i]);
+      hist = hist / hlo::broadcast_in_dim(widths, dims, {i});
+    }
+  }
+  return {hlo::convert(hist, c.dtype_of("self"))};
+}
+TPU_OP(
+    "aten::_histogramdd_bin_edges(Tensor self, int[] bins, *, float[]? range=None, Tensor? "
+    "weight=None, bool density=False) -> Tensor[]") {
+  Values edges = edges_of_counts(c, points(c));
+  for (Value& e : edges) e = hlo::convert(e, c.dtype_of("self"));
+  return edges;
+}
+TPU_OP(
+    "aten::_histogramdd_from_bin_cts(Tensor self, int[] bins, *, float[]? range=None, Tensor? "
+    "weight=None, bool density=False) -> Tensor") {
+  Value x = points(c);
+  return histogram_of_points(c, x, edges_of_counts(c, x));
+}
+TPU_OP(
+    "aten::_histogramdd_from_bin_tensors(Tensor self, Tensor[] bins, *, Tensor? weight=None, bool "
+    "density=False) -> Tensor") {
+  Value x = points(c);
+  return histogram_of_points(c, x, c.tensors("bins", x.dtype()));
 }
 
 }  // namespace

@@ -267,6 +267,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& self
           counts ? r.counts : no_longs(self)};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim_consecutive(const at::Tensor& self,
+                                                                      int64_t dim, bool inverse,
+                                                                      bool counts) {
+  return tensor::unique_consecutive(self, inverse, counts, std::optional<int64_t>(dim));
+}
+
 // ---- counts that size a result -----------------------------------------------------------------
 
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights,
@@ -302,6 +308,35 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<c10::SymIn
   return call_entry("aten::repeat_interleave.Tensor", {repeats, n}).at(0);
 }
 
+at::Tensor padded_to_jagged(const at::Tensor& dense, at::TensorList offsets,
+                            std::optional<c10::SymInt> total) {
+  TORCH_CHECK(!offsets.empty() && offsets.back().numel() > 0,
+              "_padded_dense_to_jagged_forward(): offsets must not be empty");
+  int64_t n =
+      total ? total->guard_int(__FILE__, __LINE__) : offsets.back().slice(0, -1).item<int64_t>();
+  return call_entry("aten::_padded_dense_to_jagged_forward", {dense, offsets.vec(), n}).at(0);
+}
+
+// Observers start with empty buffers and learn the number of channels from the first batch.
+std::tuple<at::Tensor, at::Tensor> observe_and_quantize(
+    const at::Tensor& self, const at::Tensor& observer_on, const at::Tensor& fake_quant_on,
+    at::Tensor& running_min, at::Tensor& running_max, at::Tensor& scale, at::Tensor& zero_point,
+    double averaging_const, int64_t quant_min, int64_t quant_max, int64_t axis, bool per_row,
+    bool symmetric) {
+  if (per_row && running_min.numel() == 0) {
+    const int64_t n = self.size(axis);
+    running_min.resize_({n}).fill_(INFINITY);
+    running_max.resize_({n}).fill_(-INFINITY);
+    scale.resize_({n}).fill_(1);
+    zero_point.resize_({n}).fill_(0);
+  }
+  auto r =
+      call_entry("aten::_fused_moving_avg_obs_fq_helper",
+                 {self, observer_on, fake_quant_on, running_min, running_max, scale, zero_point,
+                  averaging_const, quant_min, quant_max, axis, per_row, symmetric});
+  return {r[0], r[1]};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -319,6 +354,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_unique", unique);
   m.impl("unique_consecutive", unique_consecutive);
   m.impl("unique_dim", unique_dim);
+  m.impl("unique_dim_consecutive", unique_dim_consecutive);
+  m.impl("_padded_dense_to_jagged_forward", padded_to_jagged);
+  m.impl("_fused_moving_avg_obs_fq_helper", observe_and_quantize);
   m.impl("bincount", bincount);
   m.impl("repeat_interleave.Tensor", repeat_interleave);
 }

@@ -219,8 +219,16 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
   returns_ = schema.returns().size();
   returns_tensor_ =
       returns_ == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::TensorType;
-  for (const c10::Argument& r : schema.returns())
+  for (const c10::Argument& r : schema.returns()) {
     list_return_.push_back(r.type()->kind() == c10::TypeKind::ListType);
+    int argument = -1;
+    const bool one = r.type()->kind() == c10::TypeKind::TensorType;
+    for (size_t a = 0; a < schema.arguments().size() && one && r.alias_info() != nullptr; ++a) {
+      const c10::AliasInfo* info = schema.arguments()[a].alias_info();
+      if (info != nullptr && *info == *r.alias_info()) argument = static_cast<int>(a);
+    }
+    returned_argument_.push_back(argument);
+  }
   variant_.asked.resize(kinds_.size());
   writes_ = form != graph::Variant::Functional;
 }
@@ -952,6 +960,11 @@ void OpKernel::run(torch::jit::Stack* stack, std::optional<run::Origin> origin) 
       } else {
         out.emplace_back(make_tensor(std::move(results[spec.result]), spec, site->output_types[i]));
       }
+    }
+    for (size_t i = 0; i < returns_; ++i) {
+      if (returned_argument_[i] < 0) continue;
+      out.resize(std::max(out.size(), i + 1));
+      out[i] = args[returned_argument_[i]].toTensor();
     }
     torch::jit::drop(*stack, n);
     if (returns_ == 1 && list_return_[0]) {

@@ -105,6 +105,9 @@ class OpKernel final : public c10::OperatorKernel {
 
   std::vector<Kind> kinds_;
   std::vector<bool> list_return_;
+  // The argument that each result is, when the entry of a mutating schema states its writes itself;
+  // -1: a new tensor.
+  std::vector<int> returned_argument_;
   size_t returns_ = 0;
   bool returns_tensor_ = false;  // one tensor and nothing else
   bool optional_ = false;        // some argument may be None

@@ -164,7 +164,16 @@ const FunctionSchema* functional_of(const FunctionSchema& schema,
                                     bool in_place) {
   std::string name = schema.name();
   if (in_place) name.pop_back();
-  // The one op whose functional form has another name.
+  // The ops whose functional form has another name.
+  static const std::map<std::string, std::string> others = {
+      {"aten::__ilshift_", "aten::__lshift__"},
+      {"aten::__irshift_", "aten::__rshift__"},
+      {"aten::linalg_eigvals", "aten::_linalg_eigvals"},
+      {"aten::adaptive_avg_pool2d", "aten::_adaptive_avg_pool2d"},
+      {"aten::adaptive_avg_pool3d", "aten::_adaptive_avg_pool3d"},
+      {"aten::adaptive_avg_pool3d_backward", "aten::_adaptive_avg_pool3d_backward"},
+  };
+  if (auto it = others.find(name); it != others.end()) name = it->second;
   if (name == "aten::normal" && schema.arguments()[0].name() == "self")
     name = "aten::normal_functional";
   std::vector<const c10::Argument*> args;
@@ -285,7 +294,8 @@ void register_operators() {
     // Arguments that are mutated along the way (running statistics) do not make a form in-place.
     bool outs =
         std::any_of(op->schema().arguments().begin(), op->schema().arguments().end(), is_out);
-    if (!outs && name.name.back() != '_') functional.emplace(name.name, &op->schema());
+    const bool dunder = name.name.rfind("aten::__", 0) == 0;
+    if (!outs && (dunder || name.name.back() != '_')) functional.emplace(name.name, &op->schema());
   }
   for (const c10::OperatorHandle& op : ops) {
     const FunctionSchema& schema = op.schema();
@@ -317,7 +327,9 @@ void register_operators() {
       } else if (writes) {
         base = functional_of(schema, functional, in_place);
         // as_strided_ changes the tensor's metadata, which PyTorch's own kernel does.
-        const auto is_view = [](const c10::Argument& a) { return a.alias_info() != nullptr; };
+        const auto is_view = [](const c10::Argument& a) {
+          return a.alias_info() != nullptr && !a.alias_info()->isWrite();
+        };
         if (in_place && base != nullptr &&
             std::any_of(base->arguments().begin(), base->arguments().end(), is_view)) {
           continue;
@@ -325,11 +337,12 @@ void register_operators() {
         if (base != nullptr) entry = table.find(base->name(), base->overload_name());
       }
     }
+    // PyTorch copies the view.
+    if (entry == nullptr && op.hasTag(at::Tag::view_copy)) continue;
     bool composed = has(op, c10::DispatchKey::CompositeExplicitAutograd);
     std::shared_ptr<OpKernel> kernel;
     OpRow row{name, "", ""};
     if (entry != nullptr) {
-      if (base != nullptr && !foreach && form != Variant::Functional && composed && false) continue;
       kernel = std::make_shared<OpKernel>(schema, entry, form, foreach);
       row.how = form == Variant::Functional && !foreach ? "entry" : "derived";
       row.where = std::string(entry->file) + ":" + std::to_string(entry->line);

@@ -9,7 +9,8 @@ FAMILY = names(
     """linalg.cholesky linalg.cholesky_ex cholesky cholesky_inverse cholesky_solve
     linalg.solve_triangular triangular_solve linalg.lu_factor linalg.lu lu_unpack linalg.lu_solve
     linalg.inv linalg.det linalg.slogdet linalg.solve linalg.qr geqrf linalg.householder_product
-    ormqr linalg.cross matrix_exp linalg.pinv linalg.matrix_norm"""
+    ormqr linalg.cross matrix_exp linalg.pinv linalg.matrix_norm linalg.ldl_factor
+    linalg.ldl_factor_ex linalg.ldl_solve"""
 )
 # Unique only up to signs or rotations: compared by what they mean, below.
 SPECTRA = names("linalg.eigvalsh linalg.svdvals linalg.matrix_rank linalg.cond")
@@ -98,3 +99,44 @@ def test_failures_say_where():
         torch.linalg.inv(torch.zeros(2, 2, device=DEVICE))
     with pytest.raises(RuntimeError, match="square"):
         torch.linalg.det(torch.zeros(2, 3, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    "n, dtype", [(1, torch.float32), (9, torch.float32), (3, torch.float64), (9, torch.complex64)]
+)
+def test_eig_takes_the_matrix_apart(n, dtype):
+    torch.manual_seed(0)
+    a = torch.randn(3, n, n, dtype=dtype)
+    values, vectors = (x.cpu() for x in torch.linalg.eig(a.to(DEVICE)))
+    limit = 1e-10 if dtype == torch.float64 else 1e-4
+    close(a.to(values.dtype) @ vectors, vectors * values[:, None], limit)
+    close(vectors.abs().square().sum(1), torch.ones(3, n, dtype=vectors.real.dtype), limit)
+    close(values.sum(1), a.diagonal(dim1=1, dim2=2).sum(1).to(values.dtype), 10 * limit)
+    alone = torch.linalg.eigvals(a.to(DEVICE)).cpu()
+    close(alone, values, limit)
+
+
+def test_eig_of_special_matrices():
+    swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # equal moduli: a plain shift would go in circles
+    turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    cycle = torch.eye(5).roll(1, 0)
+    for a in (swap, turn, cycle, torch.zeros(3, 3), torch.diag(torch.arange(4.0))):
+        values = torch.linalg.eigvals(a.to(DEVICE)).cpu()
+        expected = torch.linalg.eigvals(a)
+        distance = (values[:, None] - expected).abs()
+        assert distance.min(0).values.max() < 1e-5 and distance.min(1).values.max() < 1e-5
+    assert torch.linalg.eigvals(swap.to(DEVICE)).imag.abs().max() == 0
+    with pytest.raises(RuntimeError, match="infs or NaNs"):
+        torch.linalg.eigvals(torch.full((2, 2), float("nan"), device=DEVICE)).cpu()
+
+
+def test_eig_gradient():
+    torch.manual_seed(0)
+    a = torch.randn(4, 4, dtype=torch.float64)
+    grads = []
+    for device in ("cpu", DEVICE):
+        x = a.clone().to(device).requires_grad_()
+        values, vectors = torch.linalg.eig(x)
+        (values.abs().sum() + vectors.abs().sum()).backward()
+        grads.append(x.grad.cpu())
+    close(grads[1], grads[0], 1e-8)

@@ -311,3 +311,43 @@ def test_shapes_and_dtypes(op, dtype):
         kwargs.pop("generator", None)
         for mine, theirs in zip(tensors(op(*args, **kwargs)), expected, strict=True):
             assert (mine.shape, mine.dtype, mine.device.type) == (theirs.shape, theirs.dtype, "tpu")
+
+
+# ---- streams that a key names ------------------------------------------------------------------
+
+
+DEVICE = "tpu"
+
+
+def philox(seed, offset):
+    """Salmon et al., 2011: four words of 32 bits."""
+    mask = 0xFFFFFFFF
+    key, c = [seed & mask, seed >> 32], [offset & mask, offset >> 32, 0, 0]
+    for _ in range(10):
+        p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(q >> 32) ^ c[1] ^ key[0], q & mask, (p >> 32) ^ c[3] ^ key[1], p & mask]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+    return c
+
+
+def test_keys():
+    seed, offset = 123456789012345, 7
+    key = torch.tensor([seed, offset], dtype=torch.uint64, device=DEVICE)
+    split = torch.ops.aten._philox_key_split(key, 3).cpu()
+    for i in range(3):
+        w = philox(seed, offset + i)
+        assert split[i].tolist() == [w[0] | w[1] << 32, w[2] | w[3] << 32]
+    folded = torch.ops.aten._philox_key_fold_in(key, 2).cpu()
+    assert folded.tolist() == split[2].tolist()
+    drawn = torch.empty(2, 3, device=DEVICE)._philox_uniform_(key).flatten().tolist()
+    words = [w for i in range(2) for w in philox(seed, offset + i)]
+    assert drawn == [(w & 0xFFFFFF) / 2**24 for w in words[:6]]
+    normal = torch.empty(100_000, device=DEVICE)._philox_normal_(key, 1.0, 2.0).cpu()
+    assert abs(normal.mean() - 1) < 0.03 and abs(normal.std() - 2) < 0.03
+
+
+def test_each_key_of_a_batch_fills_its_row():
+    keys = torch.tensor([[1, 0], [2, 5]], dtype=torch.uint64, device=DEVICE)
+    rows = torch.empty(2, 6, device=DEVICE)._philox_uniform_(keys.unsqueeze(1)).cpu()
+    for key, row in zip(keys, rows, strict=True):
+        assert torch.equal(torch.empty(6, device=DEVICE)._philox_uniform_(key).cpu(), row)

@@ -23,7 +23,8 @@ sum sum_to_size trace var var_mean linalg.norm
 """)
 SCANS = names("cummax cummin cumprod cumsum cumulative_trapezoid logcumsumexp trapezoid diff")
 STATISTICS = names("""
-bucketize corrcoef cov histc histogram kthvalue median mode nanmedian nanquantile quantile searchsorted
+bucketize corrcoef cov hash_tensor histc histogram histogramdd kthvalue median mode nanmedian nanquantile
+quantile searchsorted
 """)
 DISTANCES = names("cdist dist renorm nn.functional.pdist nn.functional.pairwise_distance")
 MASKED = names("masked.amax masked.mean masked.norm masked.sum masked.var masked.logsumexp")
