@@ -119,6 +119,8 @@ class Call {
   // U32[count]. The stream depends only on seed, offset and count's position, never on mode or
   // plugin.
   Value random_bits(int64_t count, std::string_view generator = "generator");
+  // out= tensors must have the results' dtypes; otherwise PyTorch's rules for casts hold.
+  void exact_outs() { exact_outs_ = true; }
   // Strides of result i, when not the rule's.
   void output_strides(int64_t i, Dims strides);
 
@@ -193,6 +195,7 @@ class Call {
   Record* record_ = nullptr;
   Platform platform_ = Platform::Cpu;
   bool host_kernels_ = false;
+  bool exact_outs_ = false;
   hlo::Precision precision_ = hlo::Precision::Highest;
   DType default_float_ = DType::F32;
   std::vector<std::optional<Dims>> strides_;

@@ -419,6 +419,10 @@ void Tracer::run_element(int64_t element, int64_t count) {
         }
         const Value& v = values.at(i);
         if (!v) continue;
+        if (c.exact_outs_ && v.dtype() != a->tensor.dtype)
+          c.fail(UserError::Runtime,
+                 "Expected out tensor to have dtype " + std::string(hlo::torch_name(v.dtype())) +
+                     ", but got " + std::string(hlo::torch_name(a->tensor.dtype)) + " instead");
         if (!can_cast(v.dtype(), a->tensor.dtype))
           c.fail(UserError::Runtime, "result type " + std::string(hlo::torch_name(v.dtype())) +
                                          " can't be cast to the desired output type " +
@@ -749,6 +753,9 @@ int64_t Call::wrap(int64_t dim, int64_t rank) const {
 }
 
 Dims Call::reduce_dims(std::string_view name, int64_t rank) const {
+  if (rank > 64)
+    throw UserError(UserError::Runtime,
+                    "only tensors with up to 64 dims are supported, got " + std::to_string(rank));
   Dims dims = ints(name);
   if (dims.empty()) {
     for (int64_t d = 0; d < rank; ++d) dims.push_back(d);

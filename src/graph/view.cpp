@@ -270,7 +270,7 @@ Value write_axes(const Value& base, const Axes& matched, const Value& value,
 
 // Flat element indices of the window relative to `offset`.
 Value element_indices(Builder& b, const TensorArg& t, DType dtype, const Value& offset) {
-  Value index = hlo::broadcast_in_dim(offset, t.sizes, {});
+  Value index = hlo::broadcast_in_dim(hlo::convert(offset, dtype), t.sizes, {});
   for (int64_t d = 0; d < t.rank(); ++d) {
     if (t.sizes[d] <= 1 || t.strides[d] == 0) continue;
     Value i = hlo::iota(b, {dtype, t.sizes}, d);

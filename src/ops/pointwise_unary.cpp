@@ -76,12 +76,14 @@ static void check_part(const Call& c, std::string_view a, std::string_view b) {
 }
 TPU_POINTWISE("aten::complex(Tensor real, Tensor imag) -> Tensor") {
   check_part(c, "real", "imag");
+  c.exact_outs();
   Dims dims = c.broadcast({&c.meta("real").sizes, &c.meta("imag").sizes});
   return {hlo::complex(broadcast_to(c.tensor("real"), dims), broadcast_to(c.tensor("imag"), dims))};
 }
 // abs * (cos(angle) + i sin(angle)).
 TPU_POINTWISE("aten::polar(Tensor abs, Tensor angle) -> Tensor") {
   check_part(c, "abs", "angle");
+  c.exact_outs();
   Value r = c.tensor("abs"), t = c.tensor("angle");
   return {hlo::complex(r * hlo::cosine(t), r * hlo::sine(t))};
 }

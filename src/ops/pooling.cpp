@@ -21,13 +21,17 @@ Dims spatial_sizes(const TensorArg& self, int64_t axes) {
 }
 
 Windows pool_windows(const Call& c, const TensorArg& self, int64_t axes, bool has_dilation) {
-  planes_of(c, self, axes);
+  const int64_t first = planes_of(c, self, axes).batched ? 1 : 0;
+  for (int64_t i = first; i < self.rank(); ++i)
+    c.check(self.sizes[i] > 0,
+            "Expected input's non-batch dimensions to have positive length, but ",
+            "input has a shape of ", self.sizes);
   Windows w;
-  w.kernel = spread(c.ints("kernel_size"), axes);
+  w.kernel = one_per_axis(c, "kernel_size", axes);
   const Dims stride = c.ints("stride");
-  w.stride = stride.empty() ? w.kernel : spread(stride, axes);
-  w.padding = spread(c.ints("padding"), axes);
-  w.dilation = has_dilation ? spread(c.ints("dilation"), axes) : Dims(axes, 1);
+  w.stride = stride.empty() ? w.kernel : one_per_axis(c, "stride", axes);
+  w.padding = one_per_axis(c, "padding", axes);
+  w.dilation = has_dilation ? one_per_axis(c, "dilation", axes) : Dims(axes, 1);
   w.in = spatial_sizes(self, axes);
   const bool ceil_mode = c.flag("ceil_mode");
   for (int64_t i = 0; i < axes; ++i) {
@@ -36,7 +40,7 @@ Windows pool_windows(const Call& c, const TensorArg& self, int64_t axes, bool ha
             "kernel size, stride and dilation should be greater than zero, but got kernel ",
             w.kernel, ", stride ", w.stride, ", dilation ", w.dilation);
     c.check(p >= 0, "pad must be non-negative, but got pad: ", p);
-    c.check(p <= w.reach(i) / 2 + (has_dilation && w.dilation[i] > 1 ? (w.reach(i) % 2) : 0),
+    c.check(p <= w.reach(i) / 2,
             "pad should be at most half of effective kernel size, but got pad=", p,
             ", kernel_size=", w.kernel[i], " and dilation=", w.dilation[i]);
     const int64_t room = w.in[i] + 2 * p - w.reach(i) + (ceil_mode ? s - 1 : 0);
@@ -209,7 +213,7 @@ Values adaptive_avg_pool(Call& c, int64_t axes) {
   const TensorArg& self = c.meta("self");
   reject_bool(c, self.dtype);
   const Planes planes = planes_of(c, self, axes);
-  const Dims in = spatial_sizes(self, axes), out = spread(c.ints("output_size"), axes);
+  const Dims in = spatial_sizes(self, axes), out = one_per_axis(c, "output_size", axes);
   for (int64_t i = 0; i < axes; ++i) {
     c.check(in[i] > 0 && out[i] >= 0,
             "Expected input to have non-zero size for non-batch "

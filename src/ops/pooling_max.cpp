@@ -143,7 +143,12 @@ Values adaptive_max_pool(Call& c, int64_t axes) {
   const TensorArg& self = c.meta("self");
   require_real_float(c, self.dtype);
   const Planes planes = planes_of(c, self, axes);
-  const Dims in = spatial_sizes(self, axes), out = spread(c.ints("output_size"), axes);
+  const Dims in = spatial_sizes(self, axes), out = one_per_axis(c, "output_size", axes);
+  for (int64_t i = 0; i < axes; ++i)
+    c.check(in[i] > 0 && out[i] >= 0,
+            "Expected input to have non-zero size for non-batch dimensions and output_size to be "
+            "non-negative, but input has sizes ",
+            self.sizes, " and output_size is ", out);
   Value x = planes.wrap(c.tensor("self"));
   Best best = {x, hlo::broadcast_to(plane_positions(c.builder(), in), x.dims())};
   for (int64_t i = axes; i-- > 0;) {
@@ -166,13 +171,16 @@ Values fractional_max_pool(Call& c, int64_t axes) {
   const TensorArg& self = c.meta("self");
   require_real_float(c, self.dtype);
   const Planes planes = planes_of(c, self, axes);
-  const Dims in = spatial_sizes(self, axes), kernel = spread(c.ints("kernel_size"), axes),
-             out = spread(c.ints("output_size"), axes);
+  const Dims in = spatial_sizes(self, axes), kernel = one_per_axis(c, "kernel_size", axes),
+             out = one_per_axis(c, "output_size", axes);
   Value x = planes.wrap(c.tensor("self"));
   const int64_t n = x.dim(0), channels = x.dim(1);
   Value samples = c.tensor("random_samples", hlo::opmath(self.dtype));
-  c.check(samples.rank() == 3 && samples.dim(2) == axes, "Expect _random_samples to have shape [",
-          n, ", ", channels, ", ", axes, "], got ", samples.dims());
+  c.check(samples.rank() == 3 && samples.dim(0) >= n && samples.dim(1) == channels &&
+              samples.dim(2) == axes,
+          "Expect _random_samples to have shape [", n, ", ", channels, ", ", axes, "], got ",
+          samples.dims());
+  samples = hlo::slice_dim(samples, 0, 0, n);
   // starts[i]: [n, channels, out_i] = int((o + u) * alpha) - int(u * alpha), the last flush right.
   Values starts;
   for (int64_t i = 0; i < axes; ++i) {

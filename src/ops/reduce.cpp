@@ -60,6 +60,7 @@ Dims dims_of(Call& c, std::string_view name = "dim") {
 Dims every(Call& c) { return all_dims(c.meta("self").rank()); }
 Dims one(Call& c) {  // of `int dim`; none for a 0-dim tensor
   int64_t rank = c.meta("self").rank();
+  c.check(rank <= 64, "only tensors with up to 64 dims are supported, got ", rank);
   int64_t dim = c.wrap(c.integer("dim"), rank);
   return rank == 0 ? Dims{} : Dims{dim};
 }
@@ -237,6 +238,7 @@ Values aminmax(Call& c, const Value& x, const Dims& dims, bool keep) {
 TPU_OP(
     "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor "
     "max)") {
+  c.exact_outs();
   Value x = c.tensor("self");
   if (!c.has("dim")) {
     c.check(x.elements() > 0,

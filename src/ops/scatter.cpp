@@ -180,6 +180,7 @@ Values scatter_entry(Call& c, Combine how, bool include_self, const char* source
 
 // gather(x, dim, index)[p] = x[p with p[dim] = index[p]].
 TPU_OP("aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor") {
+  c.exact_outs();
   Along a = along(c, "input");
   if (a.index.elements() == 0) return {hlo::zeros(c.builder(), {a.self.dtype(), a.index_sizes})};
   return {hlo::reshape(gather_along(a.self, a.index, a.dim), a.index_sizes)};

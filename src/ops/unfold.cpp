@@ -8,10 +8,10 @@ namespace {
 
 Windows unfold_windows(const Call& c, const Dims& image) {
   Windows w;
-  w.kernel = spread(c.ints("kernel_size"), 2);
-  w.dilation = spread(c.ints("dilation"), 2);
-  w.padding = spread(c.ints("padding"), 2);
-  w.stride = spread(c.ints("stride"), 2);
+  w.kernel = one_per_axis(c, "kernel_size", 2);
+  w.dilation = one_per_axis(c, "dilation", 2);
+  w.padding = one_per_axis(c, "padding", 2);
+  w.stride = one_per_axis(c, "stride", 2);
   w.in = image;
   for (int64_t i = 0; i < 2; ++i) {
     c.check(w.kernel[i] > 0 && w.dilation[i] > 0 && w.stride[i] > 0,
@@ -53,7 +53,7 @@ TPU_OP(
     "padding, int[2] stride) -> Tensor") {
   const TensorArg& self = c.meta("self");
   const Planes planes = planes_of(c, self, 1);
-  const Windows w = unfold_windows(c, spread(c.ints("output_size"), 2));
+  const Windows w = unfold_windows(c, one_per_axis(c, "output_size", 2));
   reject_bool(c, self.dtype);
   Value x = planes.wrap(c.tensor("self", hlo::opmath(self.dtype)));
   c.check(x.dim(1) % w.taps() == 0,

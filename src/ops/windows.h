@@ -47,4 +47,12 @@ inline Dims spread(Dims list, int64_t n) {
   return static_cast<int64_t>(list.size()) == 1 ? Dims(n, list[0]) : list;
 }
 
+// The same, with PyTorch's error where it is neither one number nor n.
+inline Dims one_per_axis(const Call& c, const char* name, int64_t n) {
+  const Dims list = c.ints(name);
+  const auto size = static_cast<int64_t>(list.size());
+  c.check(size == 1 || size == n, name, " must be one number or ", n, ", but got ", list);
+  return spread(list, n);
+}
+
 }  // namespace torch_tpu::ops

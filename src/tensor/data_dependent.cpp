@@ -47,6 +47,8 @@ at::Tensor select_masked(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   at::Tensor r = select_masked(self, mask);
   at::native::resize_output(out, r.sizes());
   return out.copy_(r);
@@ -113,6 +115,7 @@ const char* const kIndex = "aten::index.Tensor";
 const char* const kUnsafeIndex = "aten::_unsafe_index.Tensor";
 
 at::Tensor& index_out(const at::Tensor& self, const TensorList& indices, at::Tensor& out) {
+  at::assert_no_overlap(out, self);
   at::Tensor r = index_with<kIndex>(self, indices);
   at::native::resize_output(out, r.sizes());
   return out.copy_(r);

@@ -210,7 +210,10 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
         break;
     }
     kinds_.push_back(kind);
-    if (form == graph::Variant::Out && a.alias_info() != nullptr && a.alias_info()->isWrite()) {
+    // Arguments that are mutated along the way (running statistics) are no results.
+    const bool is_out =
+        a.is_out() || (a.kwarg_only() && a.alias_info() && a.alias_info()->isWrite());
+    if (form == graph::Variant::Out && is_out) {
       if (variant_.first_out < 0) variant_.first_out = static_cast<int>(i);
       ++variant_.out_count;
     }
@@ -634,15 +637,26 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
 // writes one value everywhere, so how its target overlaps does not matter.
 void OpKernel::check_written(const c10::IValue* args, bool all) const {
   if (variant_.entry->name == "aten::fill" || variant_.entry->name == "aten::zero") return;
+  // These read elements elsewhere than they write them.
+  static const std::set<std::string> separate = {"aten::gather", "aten::index_select", "aten::take",
+                                                 "aten::cat"};
+  const bool apart =
+      variant_.form == graph::Variant::Out && separate.contains(variant_.entry->name);
+  const bool pointwise = variant_.entry->rule == graph::OutputRule::Pointwise && !variant_.foreach;
+  auto check_pair = [&](const at::Tensor& out, const at::Tensor& in) {
+    if (!in.defined() || !in.is_alias_of(out)) return;
+    if (apart) at::assert_no_overlap(out, in);
+    if (pointwise && !in.is_same(out)) at::assert_no_partial_overlap(out, in);
+  };
   auto check = [&](const at::Tensor& out) {
     if (!out.defined()) return;
     if (all) at::assert_no_internal_overlap(out);
-    if (variant_.entry->rule != graph::OutputRule::Pointwise || variant_.foreach) return;
-    for (size_t i = 0; i < kinds_.size(); ++i) {
-      if (!args[i].isTensor()) continue;
-      const at::Tensor& in = args[i].toTensor();
-      if (in.defined() && !in.is_same(out) && in.is_alias_of(out))
-        at::assert_no_partial_overlap(out, in);
+    if (!apart && !pointwise) return;
+    const size_t inputs = variant_.first_out >= 0 ? variant_.first_out : kinds_.size();
+    for (size_t i = 0; i < inputs; ++i) {
+      if (args[i].isTensor()) check_pair(out, args[i].toTensor());
+      if (apart && args[i].isTensorList())
+        for (const at::Tensor& in : args[i].toTensorVector()) check_pair(out, in);
     }
   };
   auto check_each = [&](const c10::IValue& v) {

@@ -337,8 +337,10 @@ void register_operators() {
         if (base != nullptr) entry = table.find(base->name(), base->overload_name());
       }
     }
-    // PyTorch copies the view.
-    if (entry == nullptr && op.hasTag(at::Tag::view_copy)) continue;
+    // PyTorch copies the view, or asks for memory.
+    const bool made_by_pytorch =
+        op.hasTag(at::Tag::view_copy) || schema.name() == "aten::new_empty_strided";
+    if (entry == nullptr && made_by_pytorch) continue;
     bool composed = has(op, c10::DispatchKey::CompositeExplicitAutograd);
     std::shared_ptr<OpKernel> kernel;
     OpRow row{name, "", ""};
