@@ -119,6 +119,7 @@ bool run_decomposition(const std::string& op, torch::jit::Stack& stack) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "C++ part of torch_tpu; private.";
   tensor::register_operators();
+  tensor::register_sparse_operators();
   auto init_file = py::module_::import("torch").attr("__file__").cast<std::string>();
   torch_folder() = init_file.substr(0, init_file.rfind('/') + 1);
   tensor::set_line_source(&python_line);

@@ -586,6 +586,7 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
     one_at_a_time.lock();
     if (gil != nullptr) restore_gil(gil);
   }
+  check_written(args, /*all=*/true);
   graph::Variant variant = variant_;
   if (variant_.form == graph::Variant::Out) prepare_outs(variant, args, lock);
   graph::TraceOptions options = trace_options();
@@ -597,7 +598,6 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
     lock.unlock();
     return graph::trace(variant, std::move(all), options);
   };
-  check_written(args, /*all=*/true);
   std::shared_ptr<Record> record = trace_once();
   if (!record->writes.empty() && !writes_ && !ignore_aliases_) {
     // An op that writes arguments without saying so in its form: from now on keys tell aliases.

@@ -12,6 +12,8 @@ namespace torch_tpu::tensor {
 // Registers a kernel for every operator of PyTorch that needs one; called once, when the extension
 // is loaded.
 void register_operators();
+// The same for sparse tensors.
+void register_sparse_operators();
 
 // Calls an entry without the dispatcher: the result is written through self (an in-place form that
 // need not exist as an operator), or returned.
