@@ -145,8 +145,8 @@ Value grouped_product(Call& c, const Value& a, const Value& b) {
 }
 
 // The scale of each row of `mat` (or column, for the second operand), ready to multiply it.
-Value scaled(Call& c, const char* mat, const char* scale, bool rows) {
-  Value x = c.tensor(mat, DType::F32), s = c.tensor(scale, DType::F32);
+Value scaled(Call& c, const char* mat, const Value& s, const char* scale, bool rows) {
+  Value x = c.tensor(mat, DType::F32);
   const Dims dims = rows ? Dims{x.dim(-2), 1} : Dims{1, x.dim(-1)};
   const int64_t groups = x.rank() == 3 ? x.dim(0) : 1, wanted = groups * hlo::element_count(dims);
   c.check(s.elements() == wanted, scale, " must have ", wanted, " elements, one for each ",
@@ -172,24 +172,23 @@ TPU_OP(
 
 // The same of float8 matrices with a scale for each row of self and each column of mat2. Where the
 // groups are ranges of the inner dimension each has scales of its own, which follow one another.
-static Values scaled_grouped(Call& c, const char* scale_a, const char* scale_b) {
+static Values scaled_grouped(Call& c, const Value& scale_a, const Value& scale_b) {
   const TensorArg &a = c.meta("self"), &b = c.meta("mat2");
   c.check(!c.has("bias"), "Bias not supported yet");
   Value product;
   if (a.rank() == 2 && b.rank() == 2) {
     product = grouped_product(c, c.tensor("self", DType::F32), c.tensor("mat2", DType::F32));
     const int64_t groups = product.dim(0);
-    const auto shaped = [&](const char* name, const Dims& dims) {
-      Value s = c.tensor(name, DType::F32);
+    const auto shaped = [&](const Value& s, const char* name, const Dims& dims) {
       c.check(s.elements() == hlo::element_count(dims), name, " must have ",
               hlo::element_count(dims), " elements, got sizes ", s.dims());
       return hlo::reshape(s, dims);
     };
-    product = product * shaped(scale_a, {groups, product.dim(1), 1}) *
-              shaped(scale_b, {groups, 1, product.dim(2)});
+    product = product * shaped(scale_a, "scale_a", {groups, product.dim(1), 1}) *
+              shaped(scale_b, "scale_b", {groups, 1, product.dim(2)});
   } else {
-    product =
-        grouped_product(c, scaled(c, "self", scale_a, true), scaled(c, "mat2", scale_b, false));
+    product = grouped_product(c, scaled(c, "self", scale_a, "scale_a", true),
+                              scaled(c, "mat2", scale_b, "scale_b", false));
   }
   return {hlo::convert(product, c.dtype("out_dtype").value_or(DType::BF16))};
 }
@@ -199,7 +198,25 @@ TPU_OP(
     "offs=None, Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None, bool "
     "use_fast_accum=False) -> Tensor") {
   c.check(!c.has("scale_result"), "Scale result not supported yet");
-  return scaled_grouped(c, "scale_a", "scale_b");
+  return scaled_grouped(c, c.tensor("scale_a", DType::F32), c.tensor("scale_b", DType::F32));
+}
+
+// With the kind of scales said, of which only those of rows are supported.
+TPU_OP(
+    "aten::_scaled_grouped_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] "
+    "swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? offs=None, Tensor? "
+    "bias=None, ScalarType? out_dtype=None, int[] contraction_dim=[], bool use_fast_accum=False) "
+    "-> Tensor") {
+  constexpr int64_t kRowwise = 1;  // torch.nn.functional.ScalingType.RowWise
+  const Dims rowwise = {kRowwise};
+  c.check_supported(c.ints("recipe_a") == rowwise && c.ints("recipe_b") == rowwise,
+                    "groups of scaled matrices must have one scale a row (ScalingType.RowWise), "
+                    "got recipes ",
+                    c.ints("recipe_a"), " and ", c.ints("recipe_b"));
+  const Values a = c.tensors("scale_a", DType::F32), b = c.tensors("scale_b", DType::F32);
+  c.check_value(a.size() == 1 && b.size() == 1, "expected one tensor of scales for each operand, ",
+                "got ", a.size(), " and ", b.size());
+  return scaled_grouped(c, a[0], b[0]);
 }
 
 }  // namespace torch_tpu::ops

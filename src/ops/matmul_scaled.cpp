@@ -29,7 +29,8 @@ Operand operand(Call& c, const char* name, bool second) {
   const TensorArg& t = c.meta(name);
   Value x = c.tensor(name);
   if (second) x = transposed(x);
-  return {t.dtype == DType::F4E2M1FN ? unpacked_float4(x) : hlo::convert(x, DType::F32), {}};
+  // Pairs of float4 come as bytes.
+  return {t.dtype == DType::U8 ? unpacked_float4(x) : hlo::convert(x, DType::F32), {}};
 }
 
 // Scales of blocks as the hardware of others wants them: 128 rows by 4 columns lie together as
@@ -92,7 +93,7 @@ void check_operands(Call& c) {
   c.check(a.sizes[1] == b.sizes[0], "mat1 and mat2 shapes cannot be multiplied (", a.sizes[0], "x",
           a.sizes[1], " and ", b.sizes[0], "x", b.sizes[1], ")");
   for (const TensorArg* t : {&a, &b}) {
-    c.check(hlo::is_float8(t->dtype) || t->dtype == DType::F4E2M1FN || hlo::is_floating(t->dtype),
+    c.check(t->dtype == DType::U8 || hlo::is_floating(t->dtype),
             "Expected both inputs to be fp8 or fp4 types but got ", a.dtype, " and ", b.dtype);
   }
 }

@@ -14,7 +14,7 @@ using graph::CheckSpec;
 
 // Sign, two bits of exponent (bias 1), one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 Value unpacked_float4(const Value& x) {
-  Value bytes = hlo::convert(hlo::bitcast_convert(x, DType::U8), DType::S32);
+  Value bytes = hlo::convert(x, DType::S32);
   const Value halves[] = {
       hlo::unsqueeze(hlo::and_(bytes, hlo::full_like(bytes, 15)), bytes.rank()),
       hlo::unsqueeze(hlo::shift_right_logical(bytes, hlo::full_like(bytes, 4)), bytes.rank())};

@@ -178,6 +178,21 @@ def test_scaled_product_says_what_its_scales_are():
         )
 
 
+def test_product_of_four_bit_floats():
+    torch.manual_seed(0)
+    m, n, k = 32, 48, 128
+    numbers = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    a, b = torch.randint(0, 16, (m, k)), torch.randint(0, 16, (n, k))
+    x, w = (
+        (t[:, ::2] | t[:, 1::2] << 4).to(torch.uint8).view(torch.float4_e2m1fn_x2).to(DEVICE)
+        for t in (a, b)
+    )
+    sa, sb = (torch.rand(rows, k // 16).add(0.5).to(torch.float8_e4m3fn) for rows in (m, n))
+    given = [swizzled(s).to(DEVICE) for s in (sa, sb)]
+    y = torch._scaled_mm(x, w.T, *given, out_dtype=torch.bfloat16)
+    check_scaled(y, numbers[a] * wide(sa, 1, 16), numbers[b] * wide(sb, 1, 16))
+
+
 def test_scaled_groups():
     torch.manual_seed(0)
     a, b = float8(8, 16), float8(2, 4, 16)
@@ -186,6 +201,11 @@ def test_scaled_groups():
     y = torch._scaled_grouped_mm(
         a.to(DEVICE), b.to(DEVICE).mT, sa.to(DEVICE), sb.to(DEVICE), offs=ends.to(DEVICE)
     )
+    second = aten._scaled_grouped_mm_v2(
+        *(a.to(DEVICE), b.to(DEVICE).mT),
+        *([sa.to(DEVICE)], [1], [0], [sb.to(DEVICE)], [1], [0], ends.to(DEVICE)),
+    )
+    assert torch.equal(second.cpu(), y.cpu())
     left, right = a.float() * sa[:, None], b.float() * sb[..., None]
     expected = torch.cat([left[:3] @ right[0].T, left[3:] @ right[1].T])
     assert_close(y.cpu().float(), expected, rtol=2e-2, atol=1e-1)
