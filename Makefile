@@ -27,12 +27,13 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all unit conformance bench build format check sanitize where clean distclean
+.PHONY: help demo test test-all test-plugins unit conformance bench build format check sanitize where clean distclean
 
 help:
 	@echo 'make demo         train a small network and talk to a language model on device "tpu"'
 	@echo 'make test         C++ unit tests and the Python tests'
 	@echo 'make test-all     the slow tests as well'
+	@echo 'make test-plugins the tests of everything but operators, on two other CPU plugins'
 	@echo 'make conformance  every operator against PyTorch on the CPU'
 	@echo 'make bench        benchmarks side by side with PyTorch on the CPU and JAX'
 	@echo 'make build        build the extension (only what changed)'
@@ -128,6 +129,21 @@ test-all: build $(STAMPS)/deps-test
 	@$(MAKE) unit
 	@printf '\n== Python tests, slow ones too\n'
 	@$(PY) -m pytest tests -n $(WORKERS) -m 'slow or not slow' $(ARGS)
+
+# The tests of everything but operators, on other builds of XLA's CPU plugin (C API 0.115 and 0.81; the
+# default is 0.106). They stand in a folder of their own: lammps-jax-pjrt-cpu would pull in jax.
+PLUGINS := $(BUILD)/plugins
+$(PLUGINS): | $(STAMPS)/venv
+	@printf '\n== Installing two more CPU plugins into $@\n'
+	@$(PIP) install -q --no-deps --target $@ lammps-jax-pjrt-cpu==0.11.2 xla-cpu-pjrt==0.0.1
+
+test-plugins: build $(STAMPS)/deps-test unit | $(PLUGINS)
+	@for plugin in lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so; do \
+	  printf "\n== Tests on $$plugin\n"; \
+	  export TORCH_TPU_PJRT_PLUGIN=$(abspath $(PLUGINS))/$$plugin; \
+	  TORCH_TPU_TEST_PLUGIN=$$TORCH_TPU_PJRT_PLUGIN ctest --test-dir $(BUILD) --output-on-failure && \
+	  $(PY) -m pytest tests/test_*.py -n $(WORKERS) $(ARGS) || exit 1; \
+	done
 
 # Every sample that PyTorch has, where `make test` takes a few: hours. ARGS='--op add --dtype float32' is seconds.
 conformance: build $(STAMPS)/deps-test
