@@ -403,9 +403,9 @@ void Tracer::run_element(int64_t element, int64_t count) {
         c.fail(UserError::Runtime, "output with shape " + Call::str(self.sizes) +
                                        " doesn't match the broadcast shape " + Call::str(v.dims()));
       if (!can_cast(v.dtype(), self.dtype))
-        c.fail(UserError::Runtime, "result type " + std::string(hlo::torch_name(v.dtype())) +
+        c.fail(UserError::Runtime, "result type " + std::string(hlo::scalar_type_name(v.dtype())) +
                                        " can't be cast to the desired output type " +
-                                       std::string(hlo::torch_name(self.dtype)));
+                                       std::string(hlo::scalar_type_name(self.dtype)));
       write(self, c.refs_[0], v);
       break;
     }
@@ -424,9 +424,10 @@ void Tracer::run_element(int64_t element, int64_t count) {
                  "Expected out tensor to have dtype " + std::string(hlo::torch_name(v.dtype())) +
                      ", but got " + std::string(hlo::torch_name(a->tensor.dtype)) + " instead");
         if (!can_cast(v.dtype(), a->tensor.dtype))
-          c.fail(UserError::Runtime, "result type " + std::string(hlo::torch_name(v.dtype())) +
+          c.fail(UserError::Runtime, "result type " +
+                                         std::string(hlo::scalar_type_name(v.dtype())) +
                                          " can't be cast to the desired output type " +
-                                         std::string(hlo::torch_name(a->tensor.dtype)));
+                                         std::string(hlo::scalar_type_name(a->tensor.dtype)));
         write(a->tensor, ref, v);
       }
       break;

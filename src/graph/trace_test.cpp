@@ -183,7 +183,7 @@ TEST(Trace, InPlaceRefusesWhatDoesNotFit) {
   EXPECT_EQ(op.error({tensor({3}), tensor({2, 3}), number(1.0)}),
             "test::axpy(): output with shape [3] doesn't match the broadcast shape [2, 3]");
   EXPECT_EQ(op.error({tensor({3}, DType::S64), tensor({3}), number(1.0)}),
-            "test::axpy(): result type float32 can't be cast to the desired output type int64");
+            "test::axpy(): result type Float can't be cast to the desired output type Long");
 }
 
 TEST(Trace, ForeachIsTheEntryOncePerElement) {

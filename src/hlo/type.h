@@ -40,6 +40,8 @@ using Dims = std::vector<int64_t>;
 std::string_view mlir_name(DType dtype);
 // Spelling users know from PyTorch, for instance "bfloat16", "bool".
 std::string_view torch_name(DType dtype);
+// Spelling of PyTorch's error messages, for instance "BFloat16", "Bool".
+std::string_view scalar_type_name(DType dtype);
 // Bytes of one element in a host buffer (F4E2M1FN, two to a byte in PyTorch, counts as 1).
 int64_t byte_size(DType dtype);
 int bit_width(DType dtype);

@@ -132,6 +132,7 @@ struct OpKernel::Frame {
   c10::SmallVector<at::Tensor, 2> moved;  // keeps materialized conj/neg tensors alive
   const at::Generator* generator = nullptr;
   at::Generator generator_holder;
+  const c10::IValue* args = nullptr;
   bool lazy = false;     // an argument has the conj or neg bit
   bool aliased = false;  // two arguments share a storage, and this op writes
 };
@@ -279,6 +280,7 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
   }
   auto scalar_type = c10::typeMetaToScalarType(t->dtype());
   if (C10_UNLIKELY(t->device_type() != c10::DeviceType::PrivateUse1)) {
+    if (t->device_type() != c10::DeviceType::CPU || t->dim() != 0) check_generator(frame, *t);
     TORCH_CHECK(t->device_type() == c10::DeviceType::CPU && t->dim() == 0, variant_.op,
                 ": Expected all tensors to be on the same device, but found at least two devices, "
                 "tpu:0 and ",
@@ -332,6 +334,14 @@ void OpKernel::push_tensor(Frame& frame, size_t i, size_t element, const at::Ten
   }
   frame.sites.push_back(
       {static_cast<uint16_t>(i), static_cast<uint16_t>(element), t, slot, window.offset});
+}
+
+// A generator of this device brings calls on other devices' tensors here.
+void OpKernel::check_generator(const Frame& frame, const c10::TensorImpl& tensor) const {
+  for (size_t i = 0; frame.args != nullptr && i < kinds_.size(); ++i)
+    TORCH_CHECK(kinds_[i] != Kind::Generator || frame.args[i].isNone(), "Expected a '",
+                c10::DeviceTypeName(tensor.device_type(), /*lower_case=*/true),
+                "' device type for generator but found 'tpu'");
 }
 
 void OpKernel::push_argument(Frame& frame, size_t i, const c10::IValue& v) {
@@ -447,6 +457,7 @@ void OpKernel::end_words(Frame& frame) const {
 }
 
 void OpKernel::describe(Frame& frame, const c10::IValue* args) {
+  frame.args = args;
   begin_words(frame);
   for (size_t i = 0; i < kinds_.size(); ++i) push_argument(frame, i, args[i]);
   end_words(frame);

@@ -85,6 +85,7 @@ class OpKernel final : public c10::OperatorKernel {
 
   void push_argument(Frame& frame, size_t i, const c10::IValue& value);
   void push_tensor(Frame& frame, size_t i, size_t element, const at::TensorBase& tensor);
+  void check_generator(const Frame& frame, const c10::TensorImpl& tensor) const;
   void push_number(Frame& frame, size_t i, const c10::Scalar& number);
   // Everything about a call that its record depends on, as words in frame.words.
   void describe(Frame& frame, const c10::IValue* args);

@@ -14,7 +14,7 @@ import atexit
 import torch
 
 from torch_tpu import _C
-from torch_tpu.tpu import _dlpack
+from torch_tpu.tpu import _dlpack, _sharing
 from torch_tpu.tpu._dlpack import from_dlpack, to_dlpack
 from torch_tpu.tpu.devices import (
     DeviceProperties,
@@ -160,6 +160,7 @@ default_generators: tuple[torch.Generator, ...] = (_C._default_generator(),)
 torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 _dlpack.install()
+_sharing.install()
 
 
 def __getattr__(name: str):
