@@ -442,7 +442,8 @@ Values gradients(Call& c, const Form& f, const Dims& mask) {
       Value x = operand(c, f.input);
       gw = f.is_transposed ? grad_weight(c, g, x, gy) : grad_weight(c, g, gy, x);
     }
-    keep_channels_last(c, 1, gw.dims(), c.meta("weight"));
+    if (is_channels_last(c.meta("input")) || is_channels_last(c.meta("weight")))
+      make_channels_last(c, 1, gw.dims());
     results[1] = hlo::convert(gw, dtype);
   }
   if (mask[2]) {

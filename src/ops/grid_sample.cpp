@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/ops/channels_last.h"
 #include "src/ops/contraction.h"
 #include "src/ops/pointwise.h"
 #include "src/ops/pooling.h"
@@ -216,7 +215,6 @@ Value grid_sample(Call& c, int64_t axes) {
         sum = sum + hlo::select(hlo::broadcast_to(as_column(s, k.valid), term.dims()), term, 0.0);
       });
   Value result = from_rows(s, sum, s.out);
-  keep_channels_last(c, 0, result.dims(), input);
   return hlo::convert(result, input.dtype);
 }
 

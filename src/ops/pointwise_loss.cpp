@@ -30,12 +30,12 @@ struct Loss {
 };
 
 // (x - t)^2.
-TPU_OP("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor") {
+TPU_POINTWISE("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor") {
   Loss l(c, true);
   Value d = l.x - l.t;
   return l.of(d * d);
 }
-TPU_OP(
+TPU_POINTWISE(
     "aten::mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> "
     "Tensor") {
   Loss l(c, true);
@@ -43,7 +43,7 @@ TPU_OP(
 }
 
 // d^2 / (2 beta) below beta, d - beta / 2 from there on; d = |x - t|.
-TPU_OP(
+TPU_POINTWISE(
     "aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.0) -> Tensor") {
   Loss l(c);
   c.check(c.derive([](const graph::Number* a) -> int64_t { return a[3].as_double() >= 0; }) != 0,
@@ -51,7 +51,7 @@ TPU_OP(
   Value beta = l.scalar("beta"), d = hlo::abs(l.x - l.t);
   return l.of(select(hlo::lt(d, beta), d * d * 0.5 / beta, d - beta * 0.5));
 }
-TPU_OP(
+TPU_POINTWISE(
     "aten::smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, "
     "float beta) -> Tensor") {
   Loss l(c);
@@ -61,14 +61,15 @@ TPU_OP(
 }
 
 // d^2 / 2 up to delta, delta (d - delta / 2) from there on.
-TPU_OP("aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.0) -> Tensor") {
+TPU_POINTWISE(
+    "aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.0) -> Tensor") {
   Loss l(c);
   c.check(c.derive([](const graph::Number* a) -> int64_t { return a[3].as_double() > 0; }) != 0,
           "huber_loss does not support non-positive values for delta.");
   Value delta = l.scalar("delta"), d = hlo::abs(l.x - l.t);
   return l.of(select(hlo::le(d, delta), d * d * 0.5, delta * (d - delta * 0.5)));
 }
-TPU_OP(
+TPU_POINTWISE(
     "aten::huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, "
     "float delta) -> Tensor") {
   Loss l(c);
@@ -77,11 +78,11 @@ TPU_OP(
 }
 
 // log(1 + exp(-t x)).
-TPU_OP("aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor") {
+TPU_POINTWISE("aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor") {
   Loss l(c);
   return l.of(hlo::log_plus_one(hlo::exponential(-l.t * l.x)));
 }
-TPU_OP(
+TPU_POINTWISE(
     "aten::soft_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int "
     "reduction) -> Tensor") {
   Loss l(c);
@@ -98,7 +99,7 @@ static Value weighted(Call& c, const Value& loss) {
 }
 
 // -(t log x + (1 - t) log(1 - x)), each logarithm at least -100.
-TPU_OP(
+TPU_POINTWISE(
     "aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) "
     "-> Tensor") {
   check_same_size(c);
@@ -109,7 +110,7 @@ TPU_OP(
   auto log1p = [](const Value& x) { return hlo::maximum(hlo::log_plus_one(x), -100); };
   return l.of(weighted(c, (l.t - 1) * log1p(-l.x) - l.t * log(l.x)));
 }
-TPU_OP(
+TPU_POINTWISE(
     "aten::binary_cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? "
     "weight=None, int reduction=1) -> Tensor") {
   Loss l(c);
@@ -118,7 +119,7 @@ TPU_OP(
 }
 
 // (1 - t) x - (1 + (pos_weight - 1) t) log(sigmoid(x)).
-TPU_OP(
+TPU_POINTWISE(
     "aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, "
     "Tensor? pos_weight=None, int reduction=1) -> Tensor") {
   Loss l(c);

@@ -27,7 +27,9 @@ static Values masked_fill(Call& c) {
             "value cannot be converted to type ", c.dtype_of("self"), " without overflow");
   }
   Value self = c.tensor("self");
-  return {select(c.tensor("mask"), c.tensor("value", self.dtype()), self)};
+  Value y = select(c.tensor("mask"), c.tensor("value", self.dtype()), self);
+  c.output_strides(0, hlo::contiguous_strides(y.dims()));  // whatever the arguments' are
+  return {y};
 }
 TPU_OP_FN("aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor", Pointwise,
           masked_fill);

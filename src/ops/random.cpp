@@ -277,19 +277,18 @@ int64_t probability_at_1(const Number* a) { return number(a, 1) >= 0 && number(a
 
 }  // namespace
 
-TPU_POINTWISE("aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor") {
+TPU_OP("aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor") {
   Value p = probabilities(c, "self");
   return {hlo::convert(bernoulli(c, p, p.dims()), c.dtype_of("self"))};
 }
-TPU_POINTWISE("aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor") {
+TPU_OP("aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor") {
   c.check(c.derive(probability_at_1) != 0,
           "bernoulli_ expects p to be in [0, 1], but got a p that is not");
   const TensorArg& self = c.meta("self");
   const DType compute = self.dtype == DType::F64 ? DType::F64 : DType::F32;
   return {hlo::convert(bernoulli(c, c.scalar("p", compute), self.sizes), self.dtype)};
 }
-TPU_POINTWISE(
-    "aten::bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor") {
+TPU_OP("aten::bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor") {
   const TensorArg& self = c.meta("self");
   Dims sizes = c.broadcast({&self.sizes, &c.meta("p").sizes});
   c.check(sizes == self.sizes, "output with shape ", self.sizes,
