@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <typeindex>
 #include <unordered_map>
 
@@ -50,14 +51,16 @@ const std::shared_ptr<Ledger>& my_ledger() {
   return mine;
 }
 
-// "the backward pass, EmbeddingBackward0": for calls that no line of Python makes.
+// "the backward pass, EmbeddingBackward0": for calls that no line of Python makes. Null for nodes
+// that are written in Python.
 const std::string* backward_line(const torch::autograd::Node& node) {
   static std::mutex mutex;
   static auto* texts = new std::map<std::type_index, const std::string*>;
   std::lock_guard lock(mutex);
-  const std::string*& text = (*texts)[typeid(node)];
-  if (text == nullptr) text = new std::string("the backward pass, " + node.name());
-  return text;
+  auto [found, is_new] = texts->try_emplace(typeid(node), nullptr);
+  if (is_new && std::string_view(typeid(node).name()).find("PyNode") == std::string_view::npos)
+    found->second = new std::string("the backward pass, " + node.name());
+  return found->second;
 }
 
 }  // namespace
@@ -66,12 +69,14 @@ void set_line_source(const std::string* (*source)()) { line_source = source; }
 
 run::Origin call_origin() {
   run::Origin origin;
-  if (line_source != nullptr) origin.line = line_source();
   auto node = torch::autograd::get_current_node();
-  if (node != nullptr && origin.line == nullptr) origin.line = backward_line(*node);
+  const bool at_home =
+      node == nullptr || node->thread_id() == at::RecordFunction::currentThreadId();
+  // Autograd's own thread has no Python frame, unless the node is written in Python.
+  if (!at_home) origin.line = backward_line(*node);
+  if (origin.line == nullptr && line_source != nullptr) origin.line = line_source();
   // In Debug mode it is this thread that waits, and autograd carries the exception on.
-  if (node == nullptr || node->thread_id() == at::RecordFunction::currentThreadId() ||
-      run::Runtime::instance().mode() == run::Mode::Debug) {
+  if (at_home || run::Runtime::instance().mode() == run::Mode::Debug) {
     origin.ledger = my_ledger();
   } else {
     origin.ledger = threads().find(node->thread_id());
