@@ -53,6 +53,15 @@ at::Tensor empty_strided_op(at::IntArrayRef size, at::IntArrayRef stride,
   return empty_strided(size, stride, c10::dtype_or_default(dtype));
 }
 
+// PyTorch's own is for backends that choose strides themselves; gradients get the layout of their
+// parameter through it.
+at::Tensor new_empty_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                             std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                             std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return at::empty_strided(size, stride, dtype.value_or(self.scalar_type()), layout,
+                           device.value_or(self.device()), pin_memory);
+}
+
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> format) {
   at::TensorBase base = self;
@@ -181,6 +190,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", empty_strided_op);
+  m.impl("new_empty_strided", new_empty_strided);
   m.impl("resize_", resize_);
   m.impl("set_.source_Storage", set_source_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage);
