@@ -341,3 +341,16 @@ def test_from_dlpack_can_share():
         torch.tpu.from_dlpack(host.numpy()[::2], copy=False)
     with pytest.raises(ValueError, match="align"):
         torch.tpu.from_dlpack(host.numpy()[1:], copy=False)
+
+
+def test_multiprocessing_sends_a_copy():
+    """Queues and pipes of torch.multiprocessing; the other side is this process, to be quick."""
+    receiver, sender = torch.multiprocessing.Pipe(duplex=False)
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    sender.send((x, x[1], torch.nn.Parameter(x.t()), torch.empty(0, 3, device="tpu")))
+    found, row, parameter, empty = receiver.recv()
+    found[1] += 10
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert row.tolist() == [13, 14, 15]  # tied as they were
+    assert (found.device.type, parameter.requires_grad) == ("tpu", True)
+    assert (parameter.stride(), empty.shape) == ((1, 3), (0, 3))
