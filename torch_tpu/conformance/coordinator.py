@@ -22,6 +22,9 @@ import time
 from torch_tpu.conformance.report import BAD
 
 KEPT_FAILURES = 8
+# Processes that a job may cost before the rest of it is given up.
+MOST_LOSSES = 8
+WORKER = [sys.executable, "-m", "torch_tpu.conformance.worker"]
 
 
 class Rows:
@@ -74,12 +77,12 @@ class Rows:
 
 
 class Worker:
-    def __init__(self, log: str, environment: dict):
+    def __init__(self, command: list[str], log: str, environment: dict):
         self.reader, writer = os.pipe()
         os.set_inheritable(writer, True)
         self.log = open(log, "ab")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "torch_tpu.conformance.worker", str(writer)],
+            [*command, str(writer)],
             stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=self.log,
@@ -94,6 +97,7 @@ class Worker:
         self.started = self.heard
         self.check_started = self.heard
         self.rss = 0
+        self.ready = False
 
     def give(self, job: dict) -> None:
         self.rows, self.at = Rows(job), None
@@ -140,7 +144,9 @@ class Coordinator:
         memory=3 << 30,
         environment=None,
         progress=None,
+        command=WORKER,
     ):
+        self.command = command
         self.jobs = collections.deque(jobs)
         self.total = len(self.jobs)
         self.results = results
@@ -153,7 +159,9 @@ class Coordinator:
         self.logs = tempfile.mkdtemp(prefix="torch-tpu-conformance-")
 
     def _start(self) -> Worker:
-        worker = Worker(os.path.join(self.logs, f"worker-{os.getpid()}.log"), self.environment)
+        worker = Worker(
+            self.command, os.path.join(self.logs, f"worker-{os.getpid()}.log"), self.environment
+        )
         self.selector.register(worker.reader, selectors.EVENT_READ, worker)
         return worker
 
@@ -170,11 +178,9 @@ class Coordinator:
                         self._serve(key.data, workers)
                     now = time.monotonic()
                     for worker in list(workers):
-                        if worker.rows is None:
-                            continue
                         if now - worker.heard > self.timeout:
                             self._lost(worker, workers, "hang", f"no answer for {self.timeout:g} s")
-                        elif now - worker.started > self.job_timeout:
+                        elif worker.rows and now - worker.started > self.job_timeout:
                             self._lost(
                                 worker,
                                 workers,
@@ -185,6 +191,8 @@ class Coordinator:
             finally:
                 for worker in workers:
                     self._retire(worker, kill=True)
+        if self.jobs:
+            raise RuntimeError(f"the worker processes do not start; their log is in {self.logs}")
 
     def _serve(self, worker: Worker, workers: list) -> None:
         messages = worker.messages()
@@ -215,6 +223,7 @@ class Coordinator:
                 worker.rss = message["rss"]
                 self._finish(worker, workers)
             elif "ready" in message:
+                worker.ready = True
                 self._next(worker, workers)
 
     def _write(self, rows: Rows, check: str, seconds: float) -> None:
@@ -256,10 +265,9 @@ class Coordinator:
         workers.remove(worker)
         rows = worker.rows
         if rows is None:
-            if not getattr(self, "_refused", False):
-                self._refused = True
-                sys.stderr.write(f"a worker ended with code {code}; its log is in {self.logs}\n")
-            if self.jobs and worker.heard != worker.started:
+            # Between two jobs: another takes its place. One that never said it was ready has no
+            # successor.
+            if self.jobs and worker.ready:
                 workers.append(self._start())
             return
         message = message or _cause(code)
@@ -270,8 +278,9 @@ class Coordinator:
         elif left:
             # Not in a sample: making them, or between two.
             rows.add(left[0], -1, status, message=message)
-            lost = rows.job["lost"] = rows.job.get("lost", 0) + 1
-            give_up = give_up or lost > 1
+            rows.job["lost"] = rows.job.get("lost", 0) + MOST_LOSSES // 2
+        rows.job["lost"] = rows.job.get("lost", 0) + 1
+        give_up = give_up or rows.job["lost"] > MOST_LOSSES
         if give_up:
             for check in left:
                 if not rows.checks[check]["counts"]:

@@ -11,7 +11,7 @@ from torch_tpu.conformance import exceptions
 from torch_tpu.conformance.cases import Case, seed_all
 from torch_tpu.conformance.compare import Tolerance, limits
 from torch_tpu.conformance.opinfo import noise
-from torch_tpu.conformance.samples import dtype_name, tensors, to_device, to_dtype
+from torch_tpu.conformance.samples import dtype_name, spread, tensors, to_device, to_dtype
 
 CHECKS = ("forward", "backward", "gradgrad")
 by_name = {info.name: info for info in module_db}
@@ -32,34 +32,32 @@ def cases(info, dtype: torch.dtype, check: str, limit: int = 0) -> Iterator[Case
     wider = exceptions.tolerance(info.name, dtype, check)
     if wider is not None:
         tolerance = Tolerance(max(wider.rtol, tolerance.rtol), max(wider.atol, tolerance.atol))
-    index = 0
+    every = []
     for training in (True, False) if info.train_and_eval_differ else (True,):
         torch.manual_seed(0)
         inputs = info.module_inputs_func(
             info, device="cpu", dtype=dtype, requires_grad=check != "forward", training=training
         )
-        for given in inputs:
-            if given.forward_input is None:
-                continue
+        every += [(training, given) for given in inputs if given.forward_input is not None]
+    for index in spread(every, limit):
+        training, given = every[index]
 
-            def compute(device, wide, given=given, training=training):
-                return _run(info, given, dtype, wide, device, check, training)
+        def compute(device, wide, given=given, training=training):
+            return _run(info, given, dtype, wide, device, check, training)
 
-            def describe(given=given, training=training):
-                made = ", ".join(
-                    [*map(repr, given.constructor_input.args)]
-                    + [f"{k}={v!r}" for k, v in given.constructor_input.kwargs.items()]
-                )
-                shapes = [
-                    f"{dtype_name(x.dtype)}{tuple(x.shape)}"
-                    for x in tensors(given.forward_input.args)
-                ]
-                return f"{'train' if training else 'eval'} ({made}) of {', '.join(shapes)}"
+        def describe(given=given, training=training):
+            made = given.constructor_input
+            words = [*map(repr, made.args), *(f"{k}={v!r}" for k, v in made.kwargs.items())]
+            shapes = [f"{dtype_name(x.dtype)}{tuple(x.shape)}" for x in _tensors_of(given)]
+            mode = "train" if training else "eval"
+            return f"{mode} ({', '.join(words)}) of {', '.join(shapes)}"
 
-            random = training and info.name in exceptions.RANDOM_MODULES
-            if not limit or index < limit:
-                yield Case(check, index, dtype, tolerance, compute, describe, random)
-            index += 1
+        random = training and info.name in exceptions.RANDOM_MODULES
+        yield Case(check, index, dtype, tolerance, compute, describe, random)
+
+
+def _tensors_of(given):
+    return tensors((given.forward_input.args, given.forward_input.kwargs))
 
 
 def _run(info, given, dtype, wide, device, check, training):

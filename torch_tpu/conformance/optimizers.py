@@ -11,7 +11,7 @@ from torch.testing._internal.common_optimizers import OptimizerInput, optim_db
 from torch_tpu.conformance import exceptions
 from torch_tpu.conformance.cases import Case
 from torch_tpu.conformance.compare import Tolerance, limits
-from torch_tpu.conformance.samples import tensors
+from torch_tpu.conformance.samples import spread, tensors
 
 CHECKS = ("steps",)
 STEPS = 5
@@ -37,9 +37,9 @@ def cases(info, dtype: torch.dtype, check: str, limit: int = 0) -> Iterator[Case
     wider = exceptions.tolerance(info.name, dtype, check)
     if wider is not None:
         tolerance = Tolerance(max(wider.rtol, tolerance.rtol), max(wider.atol, tolerance.atol))
-    for index, given in enumerate(_configurations(info)):
-        if limit and index >= limit:
-            return
+    every = _configurations(info)
+    for index in spread(every, limit):
+        given = every[index]
 
         def compute(device, wide, given=given):
             return _train(info, given, wide or dtype, dtype, device)

@@ -150,6 +150,8 @@ def failure_lines(rows: dict[tuple, dict]) -> list[str]:
 
 
 # ---- The ratchet: what once passed ----
+#
+# {name: {check: "f32 f64:4 ..."}}: right with all samples, or with 4 spread over them.
 
 
 def read_ratchet(path: str) -> dict[str, dict[str, str]]:
@@ -166,36 +168,52 @@ def write_ratchet(path: str, entries: dict[str, dict[str, str]]) -> None:
         f.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def in_ratchet(entries: dict, name: str, check: str, dtype: str) -> bool:
-    return DTYPES[dtype] in entries.get(name, {}).get(check, "").split()
+def entry(entries: dict, name: str, check: str) -> dict[str, int]:
+    """{dtype: with how many samples it passed, 0 for all}."""
+    words = {short: dtype for dtype, short in DTYPES.items()}
+    found = {}
+    for word in entries.get(name, {}).get(check, "").split():
+        short, _, count = word.partition(":")
+        found[words[short]] = int(count or 0)
+    return found
+
+
+def _guarded(rows: dict[tuple, dict]):
+    for row in rows.values():
+        if row["kind"] in ("op", "module", "optimizer") and row["check"] != "agree":
+            yield row
 
 
 def regressions(entries: dict, rows: dict[tuple, dict]) -> list[str]:
-    """What the ratchet says passed, and these results say does not."""
-    return [
-        f"{row['name']} {row['dtype']} {row['check']} ({row['mode']})"
-        for row in rows.values()
-        if row["kind"] in ("op", "module", "optimizer")
-        and row["check"] != "agree"
-        and state(row) in ("bad", "loose")
-        and in_ratchet(entries, row["name"], row["check"], row["dtype"])
-    ]
+    """What the ratchet says passed with these samples or more, and these results say does not."""
+    lost = []
+    for row in _guarded(rows):
+        if state(row) not in ("bad", "loose"):
+            continue
+        passed = entry(entries, row["name"], row["check"]).get(row["dtype"])
+        if passed is not None and (passed == 0 or 0 < row["limit"] <= passed):
+            lost.append(f"{row['name']} {row['dtype']} {row['check']} ({row['mode']})")
+    return lost
 
 
 def updated(entries: dict, rows: dict[tuple, dict]) -> dict:
-    """The ratchet with these results: rows that are there replace what it said."""
-    order = list(DTYPES.values())
+    """The ratchet with these results: what passes is added, what fails is taken out."""
+    order = list(DTYPES)
     new = {name: dict(checks) for name, checks in entries.items()}
-    for row in rows.values():
-        if row["kind"] not in ("op", "module", "optimizer") or row["mode"] != "strict":
+    for row in _guarded(rows):
+        if row["mode"] != "strict" or state(row) == "none":
             continue
-        if row["check"] == "agree" or row["limit"]:
-            continue
-        checks = new.setdefault(row["name"], {})
-        dtypes = set(checks.get(row["check"], "").split())
-        (dtypes.add if state(row) == "ok" else dtypes.discard)(DTYPES[row["dtype"]])
-        if dtypes:
-            checks[row["check"]] = " ".join(sorted(dtypes, key=order.index))
+        name, check, dtype, limit = row["name"], row["check"], row["dtype"], row["limit"]
+        passed = entry(new, name, check)
+        if state(row) == "ok":
+            before = passed.get(dtype)
+            passed[dtype] = 0 if 0 in (before, limit) else max(before or 0, limit)
         else:
-            checks.pop(row["check"], None)
-    return {name: dict(sorted(checks.items())) for name, checks in new.items() if checks}
+            passed.pop(dtype, None)
+        text = " ".join(
+            DTYPES[d] + (f":{passed[d]}" if passed[d] else "")
+            for d in sorted(passed, key=order.index)
+        )
+        new.setdefault(name, {})[check] = text
+    found = {n: {c: t for c, t in sorted(checks.items()) if t} for n, checks in new.items()}
+    return {name: checks for name, checks in found.items() if checks}

@@ -40,11 +40,22 @@ def find(names: list[str]) -> list:
 
 
 def spread(every: list, count: int) -> list[int]:
-    """Indices of `count` items, evenly over all of them; 0 means all."""
-    if count == 0 or count >= len(every):
+    """Indices of `count` items, spread over all of them; 0 means all.
+
+    A smaller count's indices are among a larger one's, so what passed with many passes with few.
+    """
+    last = len(every) - 1
+    if count == 0 or count > last:
         return list(range(len(every)))
-    step = (len(every) - 1) / max(count - 1, 1)
-    return sorted({round(i * step) for i in range(count)})
+    # The ends, then the middles of what is between, and so on.
+    chosen, gaps = [0, last][:count], [(0, last)]
+    while len(chosen) < count:
+        low, high = gaps.pop(0)
+        middle = (low + high) // 2
+        if middle > low:
+            chosen.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return sorted(chosen)
 
 
 def all_samples(op, dtype: torch.dtype, requires_grad: bool = False) -> list:
