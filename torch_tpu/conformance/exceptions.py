@@ -13,15 +13,24 @@ RANDOM = {
     "geometric": None,
     "log_normal": None,
     "multinomial": None,
-    "nn.functional.alpha_dropout": lambda kwargs: kwargs.get("training"),
-    "nn.functional.dropout": lambda kwargs: kwargs.get("training", True),
-    "nn.functional.dropout2d": lambda kwargs: kwargs.get("training", True),
-    "nn.functional.dropout3d": lambda kwargs: kwargs.get("training", True),
+    "nn.functional.alpha_dropout": lambda args, kwargs: kwargs.get("training"),
+    "nn.functional.dropout": lambda args, kwargs: kwargs.get("training", True),
+    "nn.functional.dropout2d": lambda args, kwargs: kwargs.get("training", True),
+    "nn.functional.dropout3d": lambda args, kwargs: kwargs.get("training", True),
     "nn.functional.feature_alpha_dropout.with_train": None,
-    "nn.functional.fractional_max_pool2d": lambda kwargs: kwargs.get("_random_samples") is None,
-    "nn.functional.fractional_max_pool3d": lambda kwargs: kwargs.get("_random_samples") is None,
-    "nn.functional.rrelu": lambda kwargs: kwargs.get("training"),
-    "nn.functional.scaled_dot_product_attention": lambda kwargs: kwargs.get("dropout_p", 0.0) > 0,
+    "nn.functional.fractional_max_pool2d": lambda args, kwargs: (
+        kwargs.get("_random_samples") is None
+    ),
+    "nn.functional.fractional_max_pool3d": lambda args, kwargs: (
+        kwargs.get("_random_samples") is None
+    ),
+    "nn.functional.rrelu": lambda args, kwargs: kwargs.get("training"),
+    "nn.functional.scaled_dot_product_attention": lambda args, kwargs: (
+        kwargs.get("dropout_p", 0.0) > 0
+    ),
+    "nn.functional.multi_head_attention_forward": lambda args, kwargs: (
+        args[9] > 0 and kwargs.get("training", True)
+    ),
     "normal": None,
     "normal.in_place": None,
     "normal.number_mean": None,
@@ -84,11 +93,11 @@ def tolerance(name: str, dtype, check: str) -> Tolerance | None:
     return Tolerance(max(f[0] for f in found), max(f[1] for f in found))
 
 
-def form_only(name: str, kwargs: dict) -> bool:
+def form_only(name: str, args: tuple, kwargs: dict) -> bool:
     """Whether only the form of this sample's result can be compared."""
     if name in UNINITIALIZED:
         return True
     if name not in RANDOM:
         return False
     depends = RANDOM[name]
-    return depends is None or bool(depends(kwargs))
+    return depends is None or bool(depends(args, kwargs))

@@ -96,7 +96,7 @@ def cases(op, dtype: torch.dtype, check: str, limit: int = 0, call=None) -> Iter
             with _placed(tree, device):
                 return run(op, called, tree, sample.output_process_fn_grad)
 
-        form_only = exceptions.form_only(name, sample.kwargs)
+        form_only = exceptions.form_only(name, sample.args, sample.kwargs)
         yield Case(check, index, dtype, tolerance, compute, lambda s=sample: describe(s), form_only)
 
 
