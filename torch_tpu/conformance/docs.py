@@ -87,18 +87,20 @@ def write(path: str, rows: dict) -> None:
     lines = [
         _HEAD,
         "## Summary\n",
-        "| what | right | of | % | only within 1e-3 |",
-        "|---|---|---|---|---|",
+        "| what | right | of | % | only within 1e-3 | samples |",
+        "|---|---|---|---|---|---|",
     ]
     for name, share in found["shares"].items():
         if share["total"]:
             lines.append(
-                f"| {name} | {share['right']} | {share['total']} | {share['percent']} | {share['loose']} |"
+                f"| {name} | {share['right']} | {share['total']} | {share['percent']} "
+                f"| {share['loose']} | {share['limit'] or 'all'} |"
             )
     for name, counts in found.get("tpu", {}).items():
         percent = round(100 * counts["compiled"] / max(counts["programs"], 1), 2)
         lines.append(
-            f"| programs that libtpu compiles for {name} | {counts['compiled']} | {counts['programs']} | {percent} | |"
+            f"| programs that libtpu compiles for {name} | {counts['compiled']} "
+            f"| {counts['programs']} | {percent} | | |"
         )
     lines.append(
         f"\nSamples that crashed the process: {found['crashes']}; that hung: {found['hangs']}.\n"
@@ -115,6 +117,14 @@ def write(path: str, rows: dict) -> None:
         elif row["mode"] == "strict":
             by_name[row["kind"], row["name"]][row["check"], row["dtype"]] = row
 
+    run = {(c, d) for of in by_name.values() for c, d in of}
+
+    def cell(of, wanted) -> str:
+        """Of these (check, dtype); empty when no operator has any of them in these results."""
+        if not any(w in run for w in wanted):
+            return ""
+        return _cell([of[w] for w in wanted if w in of])
+
     head = ["operator", *_COLUMNS, *_CHECKS.values(), "fused", "TPU", "worst"]
     for kind, title in (("op", "Operators"), ("foreach", "Foreach functions")):
         lines += [f"## {title}\n", _LEGEND if kind == "op" else "", f"| {' | '.join(head)} |"]
@@ -124,9 +134,9 @@ def write(path: str, rows: dict) -> None:
                 continue
             cells = [f"`{name}`"]
             for dtypes in _COLUMNS.values():
-                cells.append(_cell([of["forward", d] for d in dtypes if ("forward", d) in of]))
+                cells.append(cell(of, [("forward", d) for d in dtypes]))
             for check in _CHECKS:
-                cells.append(_cell([r for (c, _), r in of.items() if c == check]))
+                cells.append(cell(of, [(check, d) for d in DTYPES]))
             cells.append(_cell(agree[_, name]) if (_, name) in agree else "")
             refusals = [p for p in programs.get(name, ()) if p in refused]
             cells.append("✗" if refusals else "✓" if name in programs else "")

@@ -76,6 +76,8 @@ def _share(rows) -> dict:
         "right": states["ok"],
         "loose": states["loose"],
         "percent": round(100 * states["ok"] / total, 2) if total else None,
+        # The fewest that a row's operator was asked for; 0: all.
+        "limit": min((r["limit"] for r in rows if r["limit"]), default=0),
     }
 
 
@@ -118,8 +120,9 @@ def summary_text(found: dict) -> str:
     for name, share in found["shares"].items():
         if share["total"]:
             loose = f", {share['loose']} only within 1e-3" if share["loose"] else ""
+            few = f" ({share['limit']} samples each)" if share["limit"] else ""
             lines.append(
-                f"{share['percent']:6.2f} %  {name}: {share['right']} of {share['total']}{loose}"
+                f"{share['percent']:6.2f} %  {name}: {share['right']} of {share['total']}{loose}{few}"
             )
     for name, counts in found.get("tpu", {}).items():
         lines.append(
