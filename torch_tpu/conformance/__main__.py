@@ -63,6 +63,7 @@ def arguments() -> argparse.Namespace:
         help="results; default: %(default)s",
     )
     add("--resume", action="store_true", help="keep the results in DIR and run what they lack")
+    add("--retry", action="store_true", help="with --resume: run again what was not right")
     add(
         "--tpu",
         type=words,
@@ -76,14 +77,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def unfinished(jobs: list[dict], rows: dict) -> list[dict]:
+def unfinished(jobs: list[dict], rows: dict, retry: bool = False) -> list[dict]:
+    """The jobs with the checks that the results lack; with `retry`, also those that were not right."""
+    from torch_tpu.conformance.report import state
+
     left = []
     for job in jobs:
         start = (job["kind"], job["name"], job["dtype"], job["mode"])
         checks = [
             c
             for c in job["checks"]
-            if (*start, c) not in rows or rows[*start, c].get("limit") != job["samples"]
+            if (*start, c) not in rows
+            or rows[*start, c].get("limit") != job["samples"]
+            or (retry and state(rows[*start, c]) in ("bad", "loose"))
         ]
         if checks:
             left.append({**job, "checks": checks})
@@ -161,7 +167,7 @@ def run(args: argparse.Namespace, results: str) -> None:
     for mode in args.mode:
         todo += jobs.list_jobs(args.kind, args.op, args.dtype, mode, args.check, args.samples)
     index, count = map(int, args.shard.split("/"))
-    todo = unfinished(todo[index - 1 :: count], report.load(results))
+    todo = unfinished(todo[index - 1 :: count], report.load(results), args.retry)
     folder = os.path.join(args.out, "programs")
     if args.tpu:
         for job in todo:
