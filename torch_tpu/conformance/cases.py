@@ -53,6 +53,8 @@ class Case:
     compute: Callable[[str, torch.dtype | None], Any]
     describe: Callable[[], str]
     form_only: bool = False
+    # Maps results that are equally right to the same tree on the CPU.
+    equivalent: Callable[[Any], Any] | None = None
 
 
 def seed_all() -> None:
@@ -104,6 +106,10 @@ def _settle(case: Case, mode: str) -> Iterator[Outcome]:
             verdict = ("ok", 0.0, "")
         else:
             verdict = judge(actual, expected, case.tolerance, lambda: _precise(case, compute))
+            if verdict[0] == "wrong" and case.equivalent is not None:
+                check_form(actual, expected)
+                check_values(case.equivalent(actual), case.equivalent(expected), case.tolerance)
+                verdict = ("ok", 0.0, "")
         if verdict[0] == "ok" and case.check == "forward" and not same_strides(actual, expected):
             verdict = (*verdict[:2], "strides")
     except Mismatch as error:

@@ -57,6 +57,18 @@ RANDOM_MODULES = {
     "nn.RReLU",
 }
 
+# Which of several equal elements an index names is anybody's choice: what it picks is compared instead.
+# The names of the arguments after the input; those not given have the default.
+TIES = {
+    "argsort": ("dim", "descending"),
+    "kthvalue": ("k", "dim", "keepdim"),
+    "median": ("dim", "keepdim"),
+    "mode": ("dim", "keepdim"),
+    "nanmedian": ("dim", "keepdim"),
+    "sort": ("dim", "descending", "stable"),
+    "topk": ("k", "dim", "largest", "sorted"),
+}
+
 # Tensors after the first that PyTorch wants on the CPU whatever the device.
 HOST_ARGUMENTS = {"tensor_split"}
 

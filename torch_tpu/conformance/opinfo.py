@@ -96,8 +96,37 @@ def cases(op, dtype: torch.dtype, check: str, limit: int = 0, call=None) -> Iter
             with _placed(tree, device):
                 return run(op, called, tree, sample.output_process_fn_grad)
 
-        form_only = exceptions.form_only(name, sample.args, sample.kwargs)
-        yield Case(check, index, dtype, tolerance, compute, lambda s=sample: describe(s), form_only)
+        yield Case(
+            check,
+            index,
+            dtype,
+            tolerance,
+            compute,
+            lambda sample=sample: describe(sample),
+            form_only=exceptions.form_only(name, sample.args, sample.kwargs),
+            equivalent=_picked(name, sample) if name in exceptions.TIES else None,
+        )
+
+
+def _picked(name: str, sample):
+    """Replaces the indices in a result by what they pick, when any of equal elements will do."""
+    given = dict(zip(exceptions.TIES[name], sample.args, strict=False)) | sample.kwargs
+    x = sample.input.detach()
+
+    def pick(result):
+        found = []
+        for position, y in enumerate(leaves(result)):
+            y = y.detach().cpu()
+            # (values, indices), once or, for out=, twice; argsort has only indices.
+            index = name == "argsort" or position % 2
+            if index and y.numel() and x.dim() and not given.get("stable"):
+                dim = given.get("dim", -1)
+                index = y if y.dim() == x.dim() else y.unsqueeze(dim)
+                y = [x.gather(dim, index), torch.tensor(y.shape)]
+            found.append(y)
+        return found
+
+    return pick
 
 
 @contextlib.contextmanager
