@@ -2,33 +2,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from opinfo import Tolerance, cases, check_gradients, check_values, float_cases, names
 
 DEVICE = "tpu"
-
-FAMILY = names(
-    """nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
-    nn.functional.conv_transpose2d nn.functional.conv_transpose3d nn.functional.max_pool1d
-    nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.avg_pool1d
-    nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.adaptive_avg_pool1d
-    nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
-    nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
-    nn.functional.adaptive_max_pool3d nn.functional.max_unpool2d nn.functional.max_unpool3d
-    nn.functional.interpolate nn.functional.grid_sample nn.functional.unfold"""
-)
-
-
-@pytest.mark.parametrize(
-    "op, dtype",
-    cases(FAMILY, (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64)),
-)
-def test_values(op, dtype):
-    check_values(op, dtype)
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
-def test_gradients(op, dtype):
-    check_gradients(op, dtype, Tolerance(1e-4, 1e-4), limit=2)
 
 
 def convolve(device, x, w, b, transposed, channels_last=False, **options):

@@ -1,60 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 - Reading and writing by index, embeddings, sorting: values, gradients, errors.
 import pytest
 import torch
-from opinfo import (
-    Tolerance,
-    cases,
-    check_gradients,
-    check_inplace,
-    check_out,
-    check_values,
-    float_cases,
-    full_name,
-    names,
-    op_cases,
-)
 from torch.testing import assert_close
 
-INDEX = names("""
-__getitem__ index_add index_copy index_fill index_put index_reduce.amax index_reduce.amin index_reduce.mean
-index_reduce.prod index_select take take_along_dim put gather scatter scatter_add scatter_reduce.amax
-scatter_reduce.amin scatter_reduce.mean scatter_reduce.prod scatter_reduce.sum masked_scatter
-_unsafe_masked_index _unsafe_masked_index_put_accumulate nonzero_static
-""")
-EMBEDDING = names("nn.functional.embedding nn.functional.embedding_bag")
-SORT = names("argsort msort sort topk")
-DATA_DEPENDENT = names("argwhere masked_select nonzero unique unique_consecutive")
-FAMILY = INDEX + EMBEDDING + SORT + DATA_DEPENDENT
-# Equal elements may come in any order here; the tests of sorting below compare without them.
-UNORDERED = names("argsort msort sort topk")
-# CPU adds up halves as halves, the device in float32.
-HALF_SUMS = names("""
-index_add index_put index_reduce.mean index_reduce.prod put scatter_add scatter_reduce.mean
-scatter_reduce.prod scatter_reduce.sum _unsafe_masked_index_put_accumulate nn.functional.embedding_bag
-""")
-
 INF, NAN = float("inf"), float("nan")
-
-
-@pytest.mark.parametrize("op, dtype", cases([name for name in FAMILY if name not in UNORDERED]))
-def test_values(op, dtype):
-    half = dtype in (torch.float16, torch.bfloat16) and full_name(op) in HALF_SUMS
-    check_values(op, dtype, Tolerance(rtol=2e-2, atol=2e-2) if half else None)
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
-def test_gradients(op, dtype):
-    check_gradients(op, dtype)
-
-
-@pytest.mark.parametrize("op", op_cases([*INDEX, "sort"], lambda op: op.supports_out))
-def test_out(op):
-    check_out(op)
-
-
-@pytest.mark.parametrize("op", op_cases(FAMILY, lambda op: op.inplace_variant is not None))
-def test_inplace(op):
-    check_inplace(op)
 
 
 # ---- index and index_put -------------------------------------------------------------------------

@@ -2,39 +2,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from opinfo import (
-    Tolerance,
-    cases,
-    check_gradients,
-    check_out,
-    check_values,
-    float_cases,
-    names,
-    op_cases,
-)
 
 DEVICE = "tpu"
-
-FAMILY = names(
-    """mm bmm addmm baddbmm addbmm addmv mv addr dot vdot matmul inner outer tensordot
-    nn.functional.linear nn.functional.bilinear"""
-)
-
-
-@pytest.mark.parametrize("op, dtype", cases(FAMILY))
-def test_values(op, dtype):
-    # The order of summation is not CPU's.
-    check_values(op, dtype, Tolerance(1e-5, 1e-4) if dtype == torch.float32 else None)
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
-def test_gradients(op, dtype):
-    check_gradients(op, dtype, Tolerance(1e-5, 1e-4))
-
-
-@pytest.mark.parametrize("op", op_cases(FAMILY, lambda op: op.supports_out))
-def test_out(op):
-    check_out(op, tolerance=Tolerance(1e-5, 1e-4))
 
 
 @pytest.mark.parametrize("name", ["addmm", "baddbmm", "addbmm"])

@@ -3,7 +3,6 @@ import math
 
 import pytest
 import torch
-from opinfo import cases, check_gradients, float_cases, names
 
 N = 100_000
 
@@ -286,31 +285,6 @@ def test_rrelu_keeps_its_slopes_for_the_gradient():
     assert torch.allclose(y[x < 0], (x * x.grad)[x < 0])
     flat = torch.nn.functional.rrelu(x, 0.1, 0.3, training=False)
     assert torch.allclose(flat[x < 0], (0.2 * x)[x < 0])
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(names("native_dropout_backward")))
-def test_dropout_backward(op, dtype):
-    check_gradients(op, dtype)
-
-
-LIKES = names("""
-bernoulli cauchy exponential geometric log_normal multinomial normal normal.in_place rand_like randint
-randint_like randn randn_like uniform nn.functional.alpha_dropout nn.functional.dropout
-nn.functional.dropout2d nn.functional.dropout3d
-""")
-
-
-@pytest.mark.parametrize("op, dtype", cases(LIKES, dtypes=(torch.float32, torch.bfloat16)))
-def test_shapes_and_dtypes(op, dtype):
-    """Values differ from CPU's stream; everything else about the results does not."""
-    from opinfo import samples, tensors, to_device
-
-    for sample in samples(op, dtype):
-        expected = tensors(op(sample.input, *sample.args, **sample.kwargs))
-        args, kwargs = to_device((sample.input, *sample.args)), to_device(sample.kwargs)
-        kwargs.pop("generator", None)
-        for mine, theirs in zip(tensors(op(*args, **kwargs)), expected, strict=True):
-            assert (mine.shape, mine.dtype, mine.device.type) == (theirs.shape, theirs.dtype, "tpu")
 
 
 # ---- streams that a key names ------------------------------------------------------------------

@@ -3,73 +3,8 @@ import math
 
 import pytest
 import torch
-from opinfo import (
-    Tolerance,
-    cases,
-    check_errors,
-    check_gradients,
-    check_out,
-    check_values,
-    float_cases,
-    full_name,
-    names,
-    op_cases,
-)
 
-SUMS = names("""
-all amax amin aminmax any argmax argmin count_nonzero linalg.vector_norm logsumexp max.reduction_no_dim
-max.reduction_with_dim mean min.reduction_no_dim min.reduction_with_dim nanmean nansum norm prod std std_mean
-sum sum_to_size trace var var_mean linalg.norm
-""")
-SCANS = names("cummax cummin cumprod cumsum cumulative_trapezoid logcumsumexp trapezoid diff")
-STATISTICS = names("""
-bucketize corrcoef cov hash_tensor histc histogram histogramdd kthvalue median mode nanmedian nanquantile
-quantile searchsorted
-""")
-DISTANCES = names("cdist dist renorm nn.functional.pdist nn.functional.pairwise_distance")
-MASKED = names("masked.amax masked.mean masked.norm masked.sum masked.var masked.logsumexp")
-FAMILY = SUMS + SCANS + STATISTICS + DISTANCES + MASKED
-
-# CPU counts halves into bins computed in half precision, and picks any of several equal elements.
 HALVES = (torch.float16, torch.bfloat16)
-UNLIKE_CPU = {("histc", dtype) for dtype in HALVES}
-UNLIKE_CPU |= {("kthvalue", torch.int64), ("mode", torch.int64), ("mode", torch.bool)}
-UNLIKE_CPU |= {("mode", dtype) for dtype in HALVES}
-# CPU rounds halves between the steps of these composites.
-STEPS = {"masked.var": Tolerance(2e-2, 2e-2), "cov": Tolerance(2e-2, 2e-2)}
-# A difference of exponentials: in float32 CPU's is as far from the true one.
-GRADIENTS = {"logcumsumexp": Tolerance(1e-2, 1e-2)}
-
-
-@pytest.mark.parametrize(
-    "op, dtype",
-    [c for c in cases(FAMILY) if (full_name(c.values[0]), c.values[1]) not in UNLIKE_CPU],
-)
-def test_values(op, dtype):
-    check_values(op, dtype, STEPS.get(full_name(op)) if dtype in HALVES else None)
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(FAMILY))
-def test_gradients(op, dtype):
-    check_gradients(op, dtype, GRADIENTS.get(full_name(op)))
-
-
-# Quantiles are composites whose out= form PyTorch derives.
-@pytest.mark.parametrize(
-    "op",
-    op_cases(SUMS + SCANS + STATISTICS, lambda op: op.supports_out and "quantile" not in op.name),
-)
-def test_out(op):
-    check_out(op)
-
-
-# amax, amin and aminmax take an out= of another dtype, as sum does.
-@pytest.mark.parametrize(
-    "op",
-    op_cases(FAMILY, lambda op: op.error_inputs_func is not None and not op.name.startswith("am")),
-)
-def test_errors(op):
-    check_errors(op)
 
 
 def tpu(*args, **kwargs):
