@@ -8,6 +8,8 @@ SIDES = {
     "cpu": "PyTorch CPU eager",
     "strict": "tpu Strict",
     "fuse": "tpu DeferAndFuse",
+    "compile": "tpu torch.compile",
+    "capture": "tpu captured step",
     "jax": "JAX jit (CPU)",
 }
 
@@ -63,4 +65,9 @@ PROMISES = (
     Promise("mlp", "fuse", 0.95),
     Promise("resnet", "strict", 1.1),
     Promise("resnet", "fuse", 1.1),
+    Promise("gpt", "capture", 0.75, "jax"),
+    Promise("gpt", "capture", 1.05),
+    Promise("gpt", "compile", 1.1),
+    Promise("mlp", "capture", 0.9, "jax"),
+    Promise("decode", "compile", 0.9, "jax"),
 )

@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0 - the benchmarked work in PyTorch, the same code on every device.
-"""`build(name, device)` returns a function that does one step and returns its result."""
+"""`build(name, device, side)` returns a function that does one step and returns its result."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 
-def build(name: str, device: str):
+def build(name: str, device: str, side: str = ""):
+    """side "compile": the model goes through torch.compile; "capture": the step is captured whole."""
     torch.manual_seed(0)
-    return {"adds": adds, "mlp": mlp, "gpt": gpt, "resnet": resnet, "decode": decode}[name](device)
+    work = {"adds": adds, "mlp": mlp, "gpt": gpt, "resnet": resnet, "decode": decode}[name]
+    if side == "compile":
+        work.compiled = True
+    step = work(device)
+    if side == "capture":
+        import torch_tpu
+
+        step = torch_tpu.capture(step)
+    return step
+
+
+def compiled(work, model):
+    """The model as the side wants it."""
+    if getattr(work, "compiled", False):
+        return torch.compile(model, backend="tpu", dynamic=False)
+    return model
 
 
 def adds(device):
@@ -40,7 +56,7 @@ def training(model, optimizer, x, y):
 
 def mlp(device):
     layers = (nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-    model = nn.Sequential(*layers).to(device)
+    model = compiled(mlp, nn.Sequential(*layers).to(device))
     x, y = torch.randn(32, 64).to(device), torch.randint(10, (32,)).to(device)
     return training(model, torch.optim.SGD(model.parameters(), lr=0.01), x, y)
 
@@ -79,7 +95,7 @@ class GPT(nn.Module):
 
 
 def gpt(device):
-    model = GPT().to(device)
+    model = compiled(gpt, GPT().to(device))
     ids = torch.randint(1024, (4, 129))
     x, y = ids[:, :-1].to(device), ids[:, 1:].to(device)
     return training(model, torch.optim.AdamW(model.parameters(), lr=3e-4), x, y)
@@ -112,7 +128,7 @@ def resnet(device):
         layers += [Residual(inner, outer, stride), Residual(outer, outer, 1)]
         inner = outer
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
-    model = nn.Sequential(*layers).eval().to(device)
+    model = compiled(resnet, nn.Sequential(*layers).eval().to(device))
     x = torch.randn(4, 3, 64, 64).to(device)
 
     @torch.no_grad()
@@ -133,6 +149,7 @@ class decode:  # a class because each round starts again at the same position
         from examples.demo import smollm2
 
         self.model, _ = smollm2.load(device, say=lambda line: None)
+        self.model = compiled(decode, self.model)
         self.cache = StaticCache(self.model.config, max_cache_len=256)
         ids = torch.randint(1000, (1, self.PROMPT)).to(device)
         with torch.no_grad():

@@ -19,7 +19,7 @@ def torch_side(side: str, device: str):
 
     if side == "cpu" or device == "cpu":
         return (lambda name: torch_work.build(name, "cpu")), (lambda result: None), dict
-    mode = {"strict": "DEFER_NEVER", "fuse": "DEFER_AND_FUSE"}[side]
+    mode = "DEFER_AND_FUSE" if side == "fuse" else "DEFER_NEVER"
     torch.tpu.set_eager_mode(getattr(torch.tpu.EagerMode, mode))
 
     def facts():
@@ -34,7 +34,7 @@ def torch_side(side: str, device: str):
     def wait(result):
         torch.tpu.synchronize()
 
-    return (lambda name: torch_work.build(name, device)), wait, facts
+    return (lambda name: torch_work.build(name, device, side)), wait, facts
 
 
 def jax_side():

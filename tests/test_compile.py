@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 - torch.compile: a graph is one program, and gives what eager gives.
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import torch_tpu
 
 DEVICE = "tpu"
 
@@ -276,6 +279,90 @@ def test_scans():
         return last, all, associative_scan(torch.mul, x, 0, combine_mode="generic")
 
     check(f, data(5, 4))
+
+
+# ---- whole steps --------------------------------------------------------------------------------
+
+
+def training(capture, **options):
+    """Losses and parameters of some steps, and how many programs the last step ran."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3)).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    losses, ran = [], 0
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        if len(losses) % 2:  # accumulation
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        return loss.detach()
+
+    step = torch_tpu.capture(step) if capture else step
+    for _ in range(6):
+        ran, loss = programs(step, data(5, 6))
+        losses.append(loss)
+    return [*losses, *model.parameters()], ran
+
+
+@pytest.mark.parametrize("mode", ["DEFER_NEVER", "DEFER_AND_FUSE"])
+def test_a_captured_step_is_one_program_and_trains_the_same(mode):
+    with torch.tpu.eager_mode(torch.tpu.EagerMode[mode]):
+        expected, many = training(False)
+        actual, one = training(True)
+    assert one == 1 <= many
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_captured_step_compiles_once_and_keeps_its_memory():
+    weight = torch.ones(1 << 18, device=DEVICE)
+    rate = 1.0
+
+    @torch_tpu.capture
+    def step():
+        weight.mul_(rate)
+        weight.add_(weight * rate)
+
+    step()
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    base, before = torch.tpu.memory_allocated(), torch.tpu.cache_stats()["programs_in_memory"]
+    for rate in (0.5, 0.25):  # noqa: B007 (the step reads it)
+        step()
+    torch.tpu.synchronize()
+    assert torch.tpu.cache_stats()["programs_in_memory"] == before
+    assert torch.tpu.max_memory_allocated() < base + weight.nbytes
+    assert weight[0].item() == 2 * 0.5 * 1.5 * 0.25 * 1.25
+
+
+def test_a_read_in_the_middle_of_a_step_warns_once():
+    x = torch.ones(3, device=DEVICE)
+
+    @torch_tpu.capture
+    def step():
+        total = (x + 1).sum().item()
+        return x * total
+
+    with pytest.warns(UserWarning, match="ran as 2 programs"):
+        assert step()[0].item() == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step()[0].item() == 6
+
+
+def test_an_error_in_a_step_leaves_the_device_usable():
+    @torch_tpu.capture
+    def step(x):
+        return x @ x
+
+    with pytest.raises(RuntimeError):
+        step(torch.ones(2, 3, device=DEVICE))
+    assert step(torch.ones(2, 2, device=DEVICE)).sum().item() == 8
 
 
 # ---- the default backend ------------------------------------------------------------------------

@@ -10,3 +10,5 @@ __version__ = "0.3.0.dev0"
 from torch_tpu._loader import load
 
 load()
+
+from torch_tpu._step import capture  # noqa: E402, F401 (needs what load() has loaded)

@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "src/run/runtime.h"
 #include "src/tensor/capture.h"
 #include "src/tensor/compiled.h"
 #include "src/tensor/errors.h"
@@ -103,6 +104,14 @@ void bind_compile(py::module_& m) {
       }))
       // A list of tensors, ints and Nones; gives a list of the same kinds.
       .def("__call__", &call);
+  m.def("_begin_step", [] {
+    py::gil_scoped_release release;
+    tensor::guard([] { run::Runtime::instance().begin_step(); });
+  });
+  m.def("_end_step", [] {
+    py::gil_scoped_release release;
+    return tensor::guard([] { return run::Runtime::instance().end_step(); });
+  });
   m.def("_capture_line", [](std::string line) { open_capture().set_line(std::move(line)); });
   m.def("_capture_random_state", [] { return open_capture().random_state(); });
   m.def("_capture_draw_from", [](const std::optional<at::Tensor>& state) {

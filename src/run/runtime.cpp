@@ -27,6 +27,8 @@ namespace {
 // DeferAndFuse: a window is cut when it has this many op calls. Larger programs gain little (the
 // per-op cost is flat from here) and start executing later.
 constexpr size_t kWindow = 64;
+// A step of more calls than this is not one that a compiler would be done with.
+constexpr size_t kStep = 50000;
 constexpr uint64_t kHistory = 4096;  // longest repeated sequence looked for
 
 // How long the execution thread looks for work before it sleeps, in turns of a pause. Strict:
@@ -206,11 +208,12 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
   calls_.store(calls_.load(std::memory_order_relaxed) + 1,
                std::memory_order_relaxed);  // under mutex_
   const Record& r = *record;
-  if (mode() != Mode::DeferAndFuse) {
+  const bool in_step = step_depth_ != 0 && mode() != Mode::Debug;
+  if (!in_step && mode() != Mode::DeferAndFuse) {
     submit_alone(record, inputs, scalars, results, origin);
     return;
   }
-  if (r.last_position == 0 || r.whole) {
+  if (!in_step && (r.last_position == 0 || r.whole)) {
     // Never seen: a program of its own. Shapes that grow in a loop (the tokens so far, a mask)
     // would otherwise make every window around them new in each iteration. A compiled graph is one
     // by intention.
@@ -251,10 +254,16 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     window_results_.push_back(results[i]);
     bytes += a.type().bytes();
   }
-  window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
-                      std::memory_order_relaxed);  // under mutex_
+  // Of a whole step most die in the program.
+  if (!in_step)
+    window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
+                        std::memory_order_relaxed);  // under mutex_
   window_.push_back(std::move(node));
   if (r.error_result >= 0) window_origins_.push_back(origin != nullptr ? *origin : Origin{});
+  if (in_step) {
+    if (window_.size() >= kStep) cut();
+    return;
+  }
   bool repeated = boundary(record.get());
   if (window_.size() >= kWindow || repeated) cut();
 }
@@ -287,6 +296,7 @@ bool Runtime::boundary(const Record* record) {
 
 void Runtime::cut() {
   if (window_.empty()) return;
+  ++step_programs_;
   // Which results anybody but the window holds. Each is held once by window_results_; a smaller
   // count can't appear behind our back, as new holders come only through a storage, under mutex_.
   std::vector<int32_t> live;
@@ -333,6 +343,21 @@ void Runtime::cut() {
   window_hash_ = {};
   window_bytes_.store(0, std::memory_order_relaxed);
   ++window_id_;
+}
+
+void Runtime::begin_step() {
+  if (!initialized()) start();
+  std::lock_guard lock(mutex_);
+  if (step_depth_++ != 0) return;
+  cut_for_host();
+  step_programs_ = 0;
+}
+
+size_t Runtime::end_step() {
+  std::lock_guard lock(mutex_);
+  if (--step_depth_ != 0) return 1;
+  cut_for_host();
+  return step_programs_;
 }
 
 // Where the host reads or waits, a loop body has one of its ends: it is looked for anew from there,
@@ -414,6 +439,7 @@ void Runtime::forget(const RecordPtr& record) {
   std::shared_ptr<void> program;
   {
     std::lock_guard lock(mutex_);
+    if (!window_.empty()) cut();  // whose calls borrow their records
     program = std::exchange(record->program, nullptr);
   }
   if (!program) return;

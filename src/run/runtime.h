@@ -82,6 +82,11 @@ class Runtime {
               std::span<const uint64_t> scalars, std::span<ArrayPtr> results, const Origin* origin);
   // Cuts the pending window. mutex() must be held.
   void cut();
+  // Between these two nothing cuts the window but the host, when it reads or waits: the calls of a
+  // training step become one program, in every mode but Debug. They nest; the outermost end_step()
+  // tells into how many programs the host cut the step (1: none was cut; 0: nothing was submitted).
+  void begin_step();
+  size_t end_step();
 
   // A host array as a device array, ready at once; the memory may be reused on return.
   ArrayPtr upload(const void* data, const hlo::Type& type);
@@ -165,6 +170,8 @@ class Runtime {
 
   // The pending window (guarded by mutex_).
   uint64_t window_id_ = 1;
+  int step_depth_ = 0;
+  size_t step_programs_ = 0;
   std::vector<WindowNode> window_;
   std::vector<ArrayPtr> window_inputs_;
   std::vector<int32_t> window_operands_;
