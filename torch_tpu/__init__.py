@@ -7,8 +7,26 @@ before torch or after it, does the same. Nothing here wakes a device: its first 
 
 __version__ = "0.3.0.dev0"
 
+from typing import Any
+
 from torch_tpu._loader import load
 
 load()
 
-from torch_tpu._step import capture  # noqa: E402, F401 (needs what load() has loaded)
+
+# Made when they are first asked for: importing the package is part of `import torch`.
+_HOMES = {
+    "capture": "_step",
+    "explain": "_explain",
+    "export": "_export",
+    "load_exported": "_export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'torch_tpu' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f"torch_tpu.{_HOMES[name]}"), name)
+

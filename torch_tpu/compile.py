@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -30,13 +30,17 @@ def uses_device(graph: torch.fx.GraphModule, inputs: list) -> bool:
 
 
 def backend(
-    graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor], **options: Any
+    graph: torch.fx.GraphModule,
+    example_inputs: list[torch.Tensor],
+    *,
+    made: Callable[[str, _graph.Piece], None] | None = None,
+    **options: Any,
 ) -> Callable:
     """What torch.compile calls with a captured graph.
 
     `mode=` and `options=` are accepted and have no meaning here: there is one way to compile, which is
     what "max-autotune" and "reduce-overhead" ask of other backends. A graph that does not touch the
-    device is run as it stands.
+    device is run as it stands. `made` is told each piece and what it is: "forward", "backward", "inference".
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -44,13 +48,16 @@ def backend(
     if not uses_device(graph, example_inputs):
         return graph.forward
 
-    def compiler(module: torch.fx.GraphModule, inputs: list) -> _graph.Piece:
-        return _graph.Piece(module)
+    def compiler(what: str, module: torch.fx.GraphModule, inputs: list) -> _graph.Piece:
+        piece = _graph.Piece(module)
+        if made is not None:
+            made(what, piece)
+        return piece
 
     compile_graph = aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        inference_compiler=compiler,
+        fw_compiler=partial(compiler, "forward"),
+        bw_compiler=partial(compiler, "backward"),
+        inference_compiler=partial(compiler, "inference"),
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,

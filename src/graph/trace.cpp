@@ -527,10 +527,11 @@ std::shared_ptr<Record> Tracer::run() {
   auto variant = std::make_shared<const Variant>(variant_);
   auto args = args_;
   TraceOptions options = options_;
-  record_->retrace = [variant, args, options](Platform platform) {
+  record_->retrace = [variant, args, options](Platform platform, bool host_kernels) {
     Variant copy = *variant;
     TraceOptions other = options;
     other.platform = platform;
+    other.host_kernels = host_kernels;
     return trace(copy, args, other);
   };
   return record_;

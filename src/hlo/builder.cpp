@@ -127,7 +127,8 @@ Value Builder::param(Type type) {
 }
 
 Values Builder::append(std::string name, std::span<const Value> operands, std::string attributes,
-                       std::vector<Type> results, std::vector<Region> regions) {
+                       std::vector<Type> results, std::vector<Region> regions,
+                       std::shared_ptr<const TextFunction> callee) {
   Instr instr;
   instr.operands.reserve(operands.size());
   for (const Value& x : operands) {
@@ -137,6 +138,7 @@ Values Builder::append(std::string name, std::span<const Value> operands, std::s
   instr.name = std::move(name);
   instr.attributes = std::move(attributes);
   instr.regions = std::move(regions);
+  instr.callee = std::move(callee);
   instr.first_result = static_cast<int32_t>(types_.size());
   instr.result_count = static_cast<int32_t>(results.size());
   Values values;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -28,6 +29,11 @@ class BuildError : public std::logic_error {
 
 struct Instr;
 
+// A function that was written before and is kept as text, one `func.func private @name(...)`.
+struct TextFunction {
+  std::string name, text;
+};
+
 struct Region {
   std::vector<int32_t> args;
   std::vector<Instr> body;
@@ -42,6 +48,7 @@ struct Instr {
   std::vector<Region> regions;
   int32_t first_result = 0;
   int32_t result_count = 1;
+  std::shared_ptr<const TextFunction> callee = {};  // of call_text
   bool operator==(const Instr&) const = default;
 };
 
@@ -85,7 +92,8 @@ class Builder {
   Value param(Type type);
   // Appends an instruction to the innermost open region.
   Values append(std::string name, std::span<const Value> operands, std::string attributes,
-                std::vector<Type> results, std::vector<Region> regions = {});
+                std::vector<Type> results, std::vector<Region> regions = {},
+                std::shared_ptr<const TextFunction> callee = {});
   Value append1(std::string name, std::span<const Value> operands, std::string attributes,
                 Type result);
   // Builds a region: fn gets the region's arguments and returns its results. Regions of while and
@@ -313,13 +321,19 @@ Values custom_call(Builder& b, std::string_view target, std::span<const Value> o
                    std::vector<Type> results, std::string backend_config = "", int api_version = 1,
                    bool has_side_effect = false);
 
+// Calls a function that exists as text; the results' types are the caller's word.
+Values call_text(Builder& b, std::shared_ptr<const TextFunction> callee,
+                 std::span<const Value> operands, std::vector<Type> results);
+
 // ---- modules -----------------------------------------------------------------------------------
 struct ModuleOptions {
   std::string name = "program";
   // For each parameter: empty, or an attribute such as `tf.aliasing_output = 0 : i32`.
   std::vector<std::string> param_attributes;
 };
-// The only printer: one module with one public function "main".
+// The only printer: one module with one public function "main" (and the text functions it calls).
 std::string write_module(const Function& main, const ModuleOptions& options = {});
+// The text of such a module as a function to call. Throws BuildError for other texts.
+TextFunction text_function(std::string_view module, std::string name);
 
 }  // namespace torch_tpu::hlo

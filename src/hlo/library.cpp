@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 - Algorithms that are one instruction: fft, linear algebra, top_k, custom calls.
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <utility>
 
 #include "src/hlo/attributes.h"
 #include "src/hlo/builder.h"
@@ -128,6 +130,13 @@ Values custom_call(Builder& b, std::string_view target, std::span<const Value> o
   attributes.raw("call_target_name", quoted(target));
   attributes.boolean("has_side_effect", has_side_effect);
   return b.append("stablehlo.custom_call", operands, attributes.take(), std::move(results));
+}
+
+Values call_text(Builder& b, std::shared_ptr<const TextFunction> callee,
+                 std::span<const Value> operands, std::vector<Type> results) {
+  std::string attributes = Attributes().raw("callee", "@" + callee->name).take();
+  return b.append("func.call", operands, std::move(attributes), std::move(results), {},
+                  std::move(callee));
 }
 
 }  // namespace torch_tpu::hlo

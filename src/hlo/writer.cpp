@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 - The printer: a function as the text of a StableHLO module.
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "src/hlo/attributes.h"
 #include "src/hlo/builder.h"
@@ -127,6 +130,13 @@ class Writer {
   std::string& out_;
 };
 
+void collect(const std::vector<Instr>& body, std::map<std::string, const std::string*>& callees) {
+  for (const Instr& instr : body) {
+    if (instr.callee) callees[instr.callee->name] = &instr.callee->text;
+    for (const Region& region : instr.regions) collect(region.body, callees);
+  }
+}
+
 }  // namespace
 
 std::string write_module(const Function& main, const ModuleOptions& options) {
@@ -142,8 +152,25 @@ std::string write_module(const Function& main, const ModuleOptions& options) {
   out += " {\n";
   writer.body(main.body, 2);
   writer.terminator("func.return", main.results, 2);
-  out += "  }\n}\n";
+  out += "  }\n";
+  std::map<std::string, const std::string*> callees;
+  collect(main.body, callees);
+  for (const auto& [name, text] : callees) out += *text;
+  out += "}\n";
   return out;
+}
+
+TextFunction text_function(std::string_view module, std::string name) {
+  constexpr std::string_view kMain = " {\n  func.func public @main", kEnd = "}\n";
+  const size_t head = module.find('\n');
+  if (!module.starts_with("module @") || head == 0 || module.find(kMain) != head - 2 ||
+      !module.ends_with(kEnd)) {
+    fail("text_function", "this is not a module that write_module() has made");
+  }
+  module.remove_suffix(kEnd.size());
+  std::string text = "  func.func private @" + name;
+  text += module.substr(head - 2 + kMain.size());
+  return {std::move(name), std::move(text)};
 }
 
 }  // namespace torch_tpu::hlo

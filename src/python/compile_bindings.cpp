@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "src/python/graph_body.h"
 #include "src/run/runtime.h"
 #include "src/tensor/capture.h"
 #include "src/tensor/compiled.h"
@@ -94,14 +95,19 @@ py::list call(CompiledGraph& graph, const py::list& args) {
 
 }  // namespace
 
+CompiledGraph::Body graph_body(py::object fn) {
+  return [fn = shared(std::move(fn))](Capture&, const std::vector<at::Tensor>& inputs,
+                                      const std::vector<int64_t>& ints) {
+    return run_body(*fn, inputs, ints);
+  };
+}
+
 void bind_compile(py::module_& m) {
   py::class_<CompiledGraph>(m, "CompiledGraph")
       .def(py::init([](const std::string& name, py::object body) {
-        auto fn = shared(std::move(body));
-        return std::make_unique<CompiledGraph>(
-            name, [fn](Capture&, const std::vector<at::Tensor>& inputs,
-                       const std::vector<int64_t>& ints) { return run_body(*fn, inputs, ints); });
+        return std::make_unique<CompiledGraph>(name, graph_body(std::move(body)));
       }))
+      .def("_module_texts", &CompiledGraph::module_texts)
       // A list of tensors, ints and Nones; gives a list of the same kinds.
       .def("__call__", &call);
   m.def("_begin_step", [] {

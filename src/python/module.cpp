@@ -22,6 +22,7 @@ namespace torch_tpu {
 
 void bind_device(py::module_& m);   // device_bindings.cpp
 void bind_compile(py::module_& m);  // compile_bindings.cpp
+void bind_export(py::module_& m);   // export_bindings.cpp
 
 namespace {
 
@@ -237,6 +238,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   bind_device(m);
   bind_compile(m);
+  bind_export(m);
 }
 
 }  // namespace torch_tpu

@@ -58,13 +58,6 @@ std::string target(const pjrt::Client& client) {
   return text;
 }
 
-pjrt::CompileOptions options_for(const pjrt::Client& client) {
-  pjrt::CompileOptions options;
-  // Left alone, XLA's CPU plugin loses NaNs in maximum and minimum.
-  if (client.is_cpu()) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
-  return options;
-}
-
 std::string hash_of(std::string_view text) {
   graph::KeyHasher hash;
   hash.bytes(text);
@@ -114,6 +107,13 @@ std::string input_types(const Program& program) {
 }
 
 }  // namespace
+
+pjrt::CompileOptions compile_options_for(const pjrt::Client& client) {
+  pjrt::CompileOptions options;
+  // Left alone, XLA's CPU plugin loses NaNs in maximum and minimum.
+  if (client.is_cpu()) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
+  return options;
+}
 
 std::string describe(const Program& program, size_t limit) {
   std::string ops;
@@ -217,7 +217,7 @@ void CompileQueue::compile(Program& program) {
   }
   for (auto& o : observers) o(program);
 
-  const pjrt::CompileOptions options = options_for(*client_);
+  const pjrt::CompileOptions options = compile_options_for(*client_);
   // Hashes the plugin's file the first time, so not before it is needed.
   const std::string& plugin = client_->plugin()->identity();
   std::call_once(environment_once_, [&] {

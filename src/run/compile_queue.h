@@ -21,6 +21,9 @@
 
 namespace torch_tpu::run {
 
+// How every program is compiled for this client.
+pjrt::CompileOptions compile_options_for(const pjrt::Client& client);
+
 // "aten::add.Tensor, aten::mul.Tensor, ... (64 calls)"
 std::string describe(const Program& program, size_t limit);
 

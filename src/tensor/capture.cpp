@@ -7,6 +7,7 @@
 
 #include "src/graph/view.h"
 #include "src/run/runtime.h"
+#include "src/tensor/kernel.h"
 #include "src/tensor/storage.h"
 
 namespace torch_tpu::tensor {
@@ -171,17 +172,35 @@ void Capture::draw_from(const at::Tensor& state) {
   if (state.defined()) drawn_state_ = hlo::bitcast_convert(value_of(state), hlo::DType::U64);
 }
 
-void Capture::record(const Record& r, const std::vector<ArrayPtr>& inputs,
-                     const std::vector<uint64_t>& scalars, std::vector<ArrayPtr>& results) {
+void Capture::record(const Record& own, const std::vector<ArrayPtr>& inputs,
+                     const std::vector<uint64_t>& words, std::vector<ArrayPtr>& results) {
   hlo::Builder& b = call_.builder();
+  const graph::TraceOptions eager = trace_options();
+  std::shared_ptr<const Record> other;
+  if (own.retrace &&
+      (call_.platform() != eager.platform ||
+       call_.host_kernels() != (eager.host_kernels && eager.platform == graph::Platform::Cpu)))
+    other = own.retrace(call_.platform(), call_.host_kernels());
+  const Record& r = other ? *other : own;
   std::vector<hlo::Value> args;
-  for (const ArrayPtr& in : inputs) args.push_back(value(in));
+  std::vector<uint64_t> scalars(r.scalars.size());
+  // Another trace may read its inputs in another order, but not other inputs.
+  auto index_in = [&](const auto& list, const auto& item) {
+    auto found = std::find(list.begin(), list.end(), item);
+    if (found == list.end())
+      throw graph::UserError(graph::UserError::NotImplemented,
+                             r.op + "(): takes other inputs on another platform");
+    return static_cast<size_t>(found - list.begin());
+  };
+  for (size_t i = 0; i < r.inputs.size(); ++i)
+    args.push_back(value(inputs[other ? index_in(own.inputs, r.inputs[i]) : i]));
   for (size_t i = 0; i < r.scalars.size(); ++i) {
     ScalarSource s = r.scalars[i];
     if (s.kind >= ScalarSource::SeedLow && s.kind <= ScalarSource::OffsetHigh) {
       args.push_back(random_scalar(s));
       continue;
     }
+    scalars[i] = words[other ? index_in(own.scalars, s) : i];
     hlo::Type type{s.dtype, {}};
     if (s.dtype == hlo::DType::F64) {
       double v;

@@ -36,6 +36,7 @@ class Capture {
   // What a placeholder's storage held when it was made.
   bool changed(const at::TensorBase& input) const;
 
+  // A record that was traced for another platform than the graph's is traced anew.
   void record(const graph::Record& record, const std::vector<run::ArrayPtr>& inputs,
               const std::vector<uint64_t>& scalars, std::vector<run::ArrayPtr>& results);
   // The generator's state where the graph has come to, int64 [seed, offset]; and ops to come draw

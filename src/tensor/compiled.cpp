@@ -168,6 +168,15 @@ CompiledGraph::~CompiledGraph() {
       [](const graph::RecordPtr& record) { run::Runtime::instance().forget(record); });
 }
 
+std::vector<std::string> CompiledGraph::module_texts() const {
+  std::vector<std::string> out;
+  kernel_->for_each_record([&](const graph::RecordPtr& record) {
+    if (record->program)
+      out.push_back(static_cast<const run::Program*>(record->program.get())->module_text());
+  });
+  return out;
+}
+
 std::vector<c10::IValue> CompiledGraph::call(std::vector<at::Tensor>& inputs,
                                              const std::vector<int64_t>& ints) {
   return guard([&] {

@@ -41,6 +41,8 @@ class CompiledGraph {
   // Tensors that the graph writes to are written. Results: tensors, ints, or None. May throw what
   // the body throws; nothing has been run then.
   std::vector<c10::IValue> call(std::vector<at::Tensor>& inputs, const std::vector<int64_t>& ints);
+  // StableHLO of the programs that have been made of it.
+  std::vector<std::string> module_texts() const;
 
  private:
   std::shared_ptr<OpKernel> kernel_;

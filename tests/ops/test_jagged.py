@@ -1,21 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 - Segments and rows of unequal lengths against CPU.
 import pytest
 import torch
-from opinfo import cases, check_gradients, check_values, float_cases
 from torch.testing import assert_close
 
 DEVICE = "tpu"
 aten = torch.ops.aten
-
-
-@pytest.mark.parametrize("op, dtype", cases(["_segment_reduce"], (torch.float32, torch.float64)))
-def test_segment_reduce(op, dtype):
-    check_values(op, dtype)
-
-
-@pytest.mark.parametrize("op, dtype", float_cases(["_segment_reduce"], torch.float64))
-def test_segment_reduce_gradients(op, dtype):
-    check_gradients(op, dtype, limit=6)
 
 
 def test_segment_lengths_must_fill_the_axis():
