@@ -26,7 +26,8 @@ class Line:
 
 @dataclass
 class Program:
-    """A compiled program. Numbers are the plugin's; what it does not tell is missing or None."""
+    """A compiled program. Numbers are the plugin's; where it does not tell flops and bytes accessed,
+    they are counted in the optimized HLO. What is not known is missing or None."""
 
     stablehlo: str
     optimized: str  # HLO as text
@@ -153,6 +154,8 @@ def _program(text: str) -> Program:
     elif seen["optimized_format"]:
         optimized = seen["optimized"].decode("utf-8", "replace")
     cost = seen["cost"]
+    if not cost and module is not None:
+        cost = dict(zip(("flops", "bytes accessed"), module.cost(), strict=True))
     return Program(
         stablehlo=text,
         optimized=optimized,

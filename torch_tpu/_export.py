@@ -10,6 +10,7 @@ weights.safetensors   parameters, buffers and constants; tied ones once
 import json
 import os
 import struct
+import types
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -314,6 +315,15 @@ class ExportedProgram:
 
 
 def _wrap(function: Callable) -> torch.nn.Module:
+    # torch.export keeps the lines of functions called forward only.
+    if isinstance(function, types.FunctionType):
+        code = function.__code__.replace(co_name="forward")
+        renamed = types.FunctionType(
+            code, function.__globals__, "forward", function.__defaults__, function.__closure__
+        )
+        renamed.__kwdefaults__ = function.__kwdefaults__
+        function = renamed
+
     class Function(torch.nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
@@ -422,7 +432,7 @@ def export(
     if any(t.device.type != "tpu" for n in program.graph.nodes for t in _graph._tensors(n)):
         from torch.export.passes import move_to_device_pass
 
-        program = move_to_device_pass(program, "tpu")
+        program = move_to_device_pass(program, "tpu:0")
     program = program.run_decompositions(_table())
     _check_graph(name, program.graph_module)
     for extra, tensor in program.constants.items():  # that came with decompositions
@@ -432,7 +442,7 @@ def export(
 
     signature = program.graph_signature
     arguments: list[list] = []  # of the graph: a weight's key or the index of a leaf
-    types, placeholders, inputs = [], [], []
+    tensors, placeholders, inputs = [], [], []
     leaf_of: dict[str, int] = {}
     nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
     for node, spec in zip(nodes, signature.input_specs, strict=True):
@@ -446,7 +456,7 @@ def export(
             )
         value = node.meta["val"]
         placeholders.append(node)
-        types.append((value.dtype, list(value.shape)))
+        tensors.append((value.dtype, list(value.shape)))
         if spec.kind is InputKind.USER_INPUT:
             leaf_of[spec.arg.name] = len(inputs)
             arguments.append(["input", len(inputs)])
@@ -477,8 +487,8 @@ def export(
         else:
             raise TypeError(f"export: {name}: the output '{spec.arg.name}' is not a tensor")
 
-    def body(tensors: list, _: list) -> list:
-        given = iter(tensors)
+    def body(values: list, _: list) -> list:
+        given = iter(values)
         values = [next(given) if isinstance(p, torch.fx.Node) else p for p in placeholders]
         with _graph._below_autograd():
             out = _graph._Outputs(program.graph_module)(values)
@@ -487,7 +497,7 @@ def export(
     forms = {}
     try:
         for platform in PLATFORMS:
-            forms[platform] = _C._write_graph(name, body, types, platform)
+            forms[platform] = _C._write_graph(name, body, tensors, platform)
     except _graph._NodeFailed as failure:
         raise _cannot(
             name, _op_name(failure.node), _graph._line(failure.node), str(failure.__cause__)

@@ -2,6 +2,8 @@
 """Only the protobuf wire format and the numbers of the few fields that are looked at (xla/service/
 hlo.proto and xla/xla_data.proto); neither XLA nor protobuf is needed."""
 
+import math
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,18 +16,64 @@ _ELEMENT_TYPES = {
     32: "f4e2m1fn", 33: "f8e8m0fnu",
 }  # fmt: skip
 
+_CALLS = ("fusion", "call", "while", "conditional")
+_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all")
+_ARITHMETIC = frozenset(
+    [
+        "abs",
+        "add",
+        "and",
+        "atan2",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "compare",
+        "cosine",
+        "divide",
+        "erf",
+        "exponential",
+        "exponential-minus-one",
+        "floor",
+        "log",
+        "log-plus-one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "power",
+        "remainder",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "rsqrt",
+        "select",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    ]
+)
+
 
 @dataclass
 class Instruction:
     name: str = ""
     opcode: str = ""
     shape: str = ""
+    dims: tuple[int, ...] = ()  # of an array
+    bytes: int = 0
     id: int = 0
     operands: list[int] = field(default_factory=list)  # ids
     called: list[int] = field(default_factory=list)  # ids of computations
     fusion_kind: str = ""  # "kLoop", "kInput", "kOutput", "kCustom"
     target: str = ""  # of a custom call
-    op_name: str = ""
+    contracted: list[int] = field(default_factory=list)  # dimensions of a dot's first operand
+    kernel_output: int = 0  # dimension of a convolution's second operand
 
 
 @dataclass
@@ -48,6 +96,41 @@ class Module:
 
     def computation(self, id: int) -> Computation:
         return next(c for c in self.computations if c.id == id)
+
+    def cost(self) -> tuple[int, int]:
+        """(flops, bytes accessed). An arithmetic operation on an element counts as one flop, so a
+        product and its sum are two; what a custom call does inside is not known; a loop counts as one
+        turn. Bytes are those of operands and results, where a fusion is one operation."""
+        return self._flops(self.entry), self._bytes(self.entry)
+
+    def _flops(self, computation: Computation) -> int:
+        known = {i.id: i for i in computation.instructions}
+        flops = 0
+        for i in computation.instructions:
+            if i.opcode == "dot":
+                first = known[i.operands[0]].dims
+                flops += 2 * math.prod(i.dims) * math.prod(first[d] for d in i.contracted)
+            elif i.opcode == "convolution":
+                kernel = list(known[i.operands[1]].dims)
+                kernel[i.kernel_output] = 1
+                flops += 2 * math.prod(i.dims) * math.prod(kernel)
+            elif i.opcode in ("reduce", "reduce-window", "scatter", "sort", "map"):
+                flops += math.prod(known[i.operands[0]].dims)
+            elif i.opcode in _ARITHMETIC:
+                flops += math.prod(i.dims)
+            elif i.opcode in _CALLS:
+                flops += sum(self._flops(self.computation(k)) for k in i.called)
+        return flops
+
+    def _bytes(self, computation: Computation) -> int:
+        known = {i.id: i for i in computation.instructions}
+        total = 0
+        for i in computation.instructions:
+            if i.opcode in _CALLS and i.opcode != "fusion":
+                total += sum(self._bytes(self.computation(k)) for k in i.called)
+            elif i.opcode not in _FREE:
+                total += i.bytes + sum(known[o].bytes for o in i.operands)
+        return total
 
     def __str__(self) -> str:
         lines = [f"HloModule {self.name}"]
@@ -119,7 +202,8 @@ def _numbers(value: int | memoryview) -> list[int]:
     return out
 
 
-def _shape(data: memoryview) -> str:
+def _shape(data: memoryview) -> tuple[str, tuple[int, ...], int]:
+    """As text, dimensions of an array, bytes."""
     kind, dims, parts = 0, [], []
     for number, value in _fields(data):
         if number == 2:
@@ -129,8 +213,10 @@ def _shape(data: memoryview) -> str:
         elif number == 4:
             parts.append(_shape(value))
     if kind == 13:
-        return f"({', '.join(parts)})"
-    return f"{_ELEMENT_TYPES.get(kind, f'type{kind}')}[{','.join(map(str, dims))}]"
+        return f"({', '.join(text for text, *_ in parts)})", (), sum(size for *_, size in parts)
+    name = _ELEMENT_TYPES.get(kind, f"type{kind}")
+    bits = 8 if name == "pred" else int((re.search(r"\d+", name) or "0")[0])
+    return f"{name}[{','.join(map(str, dims))}]", tuple(dims), math.prod(dims) * bits // 8
 
 
 def _instruction(data: memoryview) -> Instruction:
@@ -141,11 +227,11 @@ def _instruction(data: memoryview) -> Instruction:
         elif number == 2:
             out.opcode = _text(value)
         elif number == 3:
-            out.shape = _shape(value)
-        elif number == 7:
-            for inner, text in _fields(value):
-                if inner == 2:
-                    out.op_name = _text(text)
+            out.shape, out.dims, out.bytes = _shape(value)
+        elif number == 16:
+            out.kernel_output = dict(_fields(value)).get(4, 0)
+        elif number == 30:
+            out.contracted = [n for k, v in _fields(value) if k == 1 for n in _numbers(v)]
         elif number == 11:
             out.fusion_kind = _text(value)
         elif number == 28:
