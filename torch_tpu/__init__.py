@@ -29,4 +29,3 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"torch_tpu.{_HOMES[name]}"), name)
-
