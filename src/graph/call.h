@@ -35,6 +35,9 @@ class UserError : public std::runtime_error {
 enum class OutputRule : uint8_t {
   Contiguous,
   Pointwise,  // TensorIterator's rule: the inputs' common memory order
+  // As Contiguous, and out= shares no memory with an input: PyTorch wants it of ops that read
+  // elements elsewhere than they write them.
+  Apart,
 };
 
 struct OpEntry;

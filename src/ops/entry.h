@@ -33,6 +33,7 @@ using hlo::Values;
       schema, ::torch_tpu::graph::OutputRule::rule, &id, __FILE__, __LINE__);          \
   static ::torch_tpu::hlo::Values id([[maybe_unused]] ::torch_tpu::graph::Call& c)
 #define TPU_OP(schema) TORCH_TPU_ENTRY_(schema, Contiguous, TORCH_TPU_CONCAT(op_, __COUNTER__))
+#define TPU_APART(schema) TORCH_TPU_ENTRY_(schema, Apart, TORCH_TPU_CONCAT(op_, __COUNTER__))
 #define TPU_POINTWISE(schema) \
   TORCH_TPU_ENTRY_(schema, Pointwise, TORCH_TPU_CONCAT(op_, __COUNTER__))
 // For families made by a function: TPU_OP_FN("aten::sin(Tensor self) -> Tensor", Pointwise, fn).

@@ -263,7 +263,7 @@ Value flat_index(Call& c, int64_t elements) {
 }  // namespace
 
 // take(x, index)[i] = flat x[index[i]].
-TPU_OP("aten::take(Tensor self, Tensor index) -> Tensor") {
+TPU_APART("aten::take(Tensor self, Tensor index) -> Tensor") {
   c.check(c.dtype_of("index") == DType::S64, "take(): Expected a long tensor for index, but got ",
           c.dtype_of("index"));
   Value self = c.tensor("self");
@@ -349,7 +349,7 @@ constexpr const char* kOutOfRange = "index out of range in self: {}";
 }  // namespace
 
 // index_select(x, dim, index)[..., i, ...] = x[..., index[i], ...].
-TPU_OP("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor") {
+TPU_APART("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor") {
   Rows r = rows(c, Negative::Reject, kOutOfRange);
   Dims result = r.self.dims();
   result[r.dim] = r.index.elements();

@@ -179,7 +179,7 @@ Values scatter_entry(Call& c, Combine how, bool include_self, const char* source
 }  // namespace
 
 // gather(x, dim, index)[p] = x[p with p[dim] = index[p]].
-TPU_OP("aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor") {
+TPU_APART("aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor") {
   c.exact_outs();
   Along a = along(c, "input");
   if (a.index.elements() == 0) return {hlo::zeros(c.builder(), {a.self.dtype(), a.index_sizes})};

@@ -44,7 +44,7 @@ Values stack(Call& c) {
 }  // namespace
 
 // Tensors side by side along dim; 1-dim tensors without elements are passed over.
-TPU_OP("aten::cat(Tensor[] tensors, int dim=0) -> Tensor") {
+TPU_APART("aten::cat(Tensor[] tensors, int dim=0) -> Tensor") {
   std::vector<const TensorArg*> metas = c.metas("tensors");
   c.check_value(!metas.empty(), "expected a non-empty list of Tensors");
   const DType dtype = promoted(metas);

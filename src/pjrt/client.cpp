@@ -4,6 +4,7 @@
 #include <string>
 
 #include "src/pjrt/call.h"
+#include "src/pjrt/compile_call.h"
 #include "src/pjrt/describe_device.h"
 #include "src/pjrt/error.h"
 #include "src/pjrt/named_value.h"
@@ -214,25 +215,9 @@ Buffer Client::view_of_device_memory(void* data, int type, std::span<const int64
 }
 
 Executable Client::compile(std::string_view module_text, const CompileOptions& options) const {
-  const std::string encoded = options.encode();
-  auto program = sized<PJRT_Program>();
-  program.code = const_cast<char*>(module_text.data());  // in/out in the struct, only read here
-  program.code_size = module_text.size();
-  program.format = "mlir";
-  program.format_size = 4;
   PJRT_Client_Compile_Args args{};
   args.client = raw_;
-  args.program = &program;
-  args.compile_options = encoded.data();
-  args.compile_options_size = encoded.size();
-  const StderrCapture capture(plugin_->is_libtpu());
-  try {
-    call<&PJRT_Api::PJRT_Client_Compile>(api_, args);
-  } catch (const Error& error) {
-    const std::string log = capture.text();
-    if (log.empty()) throw;
-    throw Error(error.code(), std::string(error.what()) + "\nThe compiler logged:\n" + log);
-  }
+  compile_call<&PJRT_Api::PJRT_Client_Compile>(*plugin_, args, module_text, options, "");
   return Executable(shared_from_this(), args.executable);
 }
 

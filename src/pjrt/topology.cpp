@@ -2,6 +2,7 @@
 #include "src/pjrt/topology.h"
 
 #include "src/pjrt/call.h"
+#include "src/pjrt/compile_call.h"
 #include "src/pjrt/describe_device.h"
 #include "src/pjrt/error.h"
 #include "src/pjrt/named_value.h"
@@ -122,26 +123,9 @@ std::string Topology::serialize() const {
 
 CompiledProgram Topology::compile(std::string_view module_text,
                                   const CompileOptions& options) const {
-  const std::string encoded = options.encode();
-  auto program = sized<PJRT_Program>();
-  program.code = const_cast<char*>(module_text.data());  // in/out in the struct, only read here
-  program.code_size = module_text.size();
-  program.format = "mlir";
-  program.format_size = 4;
   PJRT_Compile_Args args{};
   args.topology = raw_;
-  args.program = &program;
-  args.compile_options = encoded.data();
-  args.compile_options_size = encoded.size();
-  const StderrCapture capture(plugin_->is_libtpu());
-  try {
-    call<&PJRT_Api::PJRT_Compile>(plugin_->api(), args);
-  } catch (const Error& error) {
-    const std::string log = capture.text();
-    std::string message = "compiling for " + name_ + ": " + error.what();
-    if (!log.empty()) message += "\nThe compiler logged:\n" + log;
-    throw Error(error.code(), message);
-  }
+  compile_call<&PJRT_Api::PJRT_Compile>(*plugin_, args, module_text, options, name_);
   return CompiledProgram(plugin_, args.executable);
 }
 

@@ -648,11 +648,8 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
 // writes one value everywhere, so how its target overlaps does not matter.
 void OpKernel::check_written(const c10::IValue* args, bool all) const {
   if (variant_.entry->name == "aten::fill" || variant_.entry->name == "aten::zero") return;
-  // These read elements elsewhere than they write them.
-  static const std::set<std::string> separate = {"aten::gather", "aten::index_select", "aten::take",
-                                                 "aten::cat"};
   const bool apart =
-      variant_.form == graph::Variant::Out && separate.contains(variant_.entry->name);
+      variant_.form == graph::Variant::Out && variant_.entry->rule == graph::OutputRule::Apart;
   const bool pointwise = variant_.entry->rule == graph::OutputRule::Pointwise && !variant_.foreach;
   auto check_pair = [&](const at::Tensor& out, const at::Tensor& in) {
     if (!in.defined() || !in.is_alias_of(out)) return;
