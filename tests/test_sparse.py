@@ -83,6 +83,28 @@ def test_gradient_of_a_product():
     assert_close(grads[1], grads[0])
 
 
+def test_masks(coo):
+    c, t = coo
+    dense = torch.arange(6.0).reshape(2, 3)
+    same(dense.to(DEVICE).sparse_mask(t.coalesce()), dense.sparse_mask(c.coalesce()))
+    same(t._sparse_mask_projection(t + t), c._sparse_mask_projection(c + c))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_reduced_product(reduce):
+    torch.manual_seed(0)
+    matrix = torch.randn(4, 5).relu()
+    matrix[2] = 0  # a row without elements
+    found = []
+    for device in ("cpu", DEVICE):
+        a = matrix.to_sparse_csr().to(device).requires_grad_()
+        b = torch.linspace(-1, 1, 15).reshape(5, 3).to(device).requires_grad_()
+        y = torch.sparse.mm(a, b, reduce)
+        (y * torch.arange(12.0, device=device).reshape(4, 3)).sum().backward()
+        found.append([x.cpu() for x in (y.detach(), a.grad.to_dense(), b.grad)])
+    assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize(
     "optimizer", [torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad]
 )

@@ -18,11 +18,10 @@ DType wanted_dtype(Call& c, DType otherwise) {
 
 namespace {
 
-// ---- arange
-// --------------------------------------------------------------------------------------
+// ---- arange -------------------------------------------------------------------------------------
 
 // Number of elements, or what is wrong.
-enum : int64_t { kStepIsZero = -1, kWrongSign = -2, kNotFinite = -3 };
+enum : int64_t { kStepIsZero = -1, kWrongSign = -2, kNotFinite = -3, kStepBecomesZero = -4 };
 
 int64_t count_whole(int64_t start, int64_t end, int64_t step) {
   if (step == 0) return kStepIsZero;
@@ -42,6 +41,7 @@ int64_t count_real(double start, double end, double step, bool with_end) {
 }
 
 int64_t count_arange_int64(const Number* a) {
+  if (a[2].as_int() == 0 && a[2].as_double() != 0) return kStepBecomesZero;
   return count_whole(a[0].as_int(), a[1].as_int(), a[2].as_int());
 }
 int64_t count_arange(const Number* a) {
@@ -55,7 +55,8 @@ int64_t count_range(const Number* a) {
 }
 
 Values steps_from(Call& c, DType dtype, int64_t count) {
-  c.check_value(count != kStepIsZero, "step must be nonzero");
+  c.check(count != kStepIsZero, "step must be nonzero");
+  c.check_value(count != kStepBecomesZero, "step must be nonzero once it is an integer");
   c.check(count != kNotFinite, "unsupported range: start and end must be finite");
   c.check(count != kWrongSign, "upper bound and lower bound inconsistent with step sign");
   // The counter of float types is exact as long as count is; integers wrap like PyTorch's.

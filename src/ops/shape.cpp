@@ -414,54 +414,6 @@ TPU_OP("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> 
   return {with_slice(self, hlo::unsqueeze(src, dim), dim, {index, index + 1, 1, 1})};
 }
 
-// self with src at the places of its storage that size, stride and offset name. self fills its
-// storage without gaps, in any order of its dimensions; places that are named twice take one of
-// their values.
-TPU_OP(
-    "aten::as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? "
-    "storage_offset=None) -> Tensor") {
-  const TensorArg& self = c.meta("self");
-  const int64_t rank = self.rank(), n = self.elements();
-  Dims size = c.ints("size"), stride = c.ints("stride");
-  c.check(size.size() == stride.size(), "mismatch in length of strides and shape, got ", stride,
-          " and ", size);
-  Value src = c.tensor("src", self.dtype);
-  c.check(src.dims() == size,
-          "expected src to have a size equal to the slice of self. src size = ", src.dims(),
-          ", slice size = ", size);
-  Dims order(rank), inverse(rank);  // outermost first
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return self.strides[a] > self.strides[b]; });
-  Dims permuted;
-  for (int64_t d : order) permuted.push_back(self.sizes[d]);
-  Dims dense = hlo::contiguous_strides(permuted);
-  for (int64_t i = 0; i < rank; ++i) {
-    inverse[order[i]] = i;
-    c.check_supported(
-        permuted[i] == 1 || n == 0 || self.strides[order[i]] == dense[i],
-        "as_strided_scatter needs a tensor without gaps between its elements, got strides ",
-        self.strides, " for sizes ", self.sizes);
-  }
-  if (src.elements() == 0) return {c.tensor("self")};
-  int64_t first = c.has("storage_offset") ? c.integer("storage_offset") - self.offset : 0,
-          last = first;
-  for (size_t d = 0; d < size.size(); ++d) last += (size[d] - 1) * stride[d];
-  c.check(first >= 0 && last < n, "sizes ", size, ", strides ", stride, " and storage offset ",
-          first + self.offset, " are out of bounds for a tensor of ", n, " elements");
-  hlo::Builder& b = c.builder();
-  const DType index = n > INT32_MAX ? DType::S64 : DType::S32;
-  Value place = hlo::broadcast_to(hlo::constant_int(b, {index, {}}, first), size);
-  for (size_t d = 0; d < size.size(); ++d)
-    place = place + hlo::iota(b, {index, size}, static_cast<int64_t>(d)) *
-                        hlo::constant_int(b, {index, {}}, stride[d]);
-  Value flat = hlo::reshape(hlo::transpose(c.tensor("self"), order), {n});
-  Value y = scatter_rows(flat, 0, hlo::reshape(place, {src.elements()}),
-                         hlo::reshape(src, {src.elements()}), overwrite);
-  c.output_strides(0, self.strides);
-  return {hlo::transpose(hlo::reshape(y, permuted), inverse)};
-}
-
 // Gradient of unfold: windows (last dimension) of `size` every `step` elements add up where they
 // overlap. Pieces of `step` elements of neighbouring windows do not overlap, so the j-th pieces of
 // all windows are one contiguous run that begins at j * step.

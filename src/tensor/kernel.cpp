@@ -599,7 +599,10 @@ const OpKernel::CallSite& OpKernel::trace_site(std::optional<Frame>& frame, c10:
   }
   check_written(args, /*all=*/true);
   graph::Variant variant = variant_;
-  if (variant_.form == graph::Variant::Out) prepare_outs(variant, args, lock);
+  if (variant_.form == graph::Variant::Out) {
+    prepare_outs(variant, args, lock);
+    check_written(args, /*all=*/false);  // what has grown may overlap now
+  }
   graph::TraceOptions options = trace_options();
   auto trace_once = [&] {
     lock.lock();

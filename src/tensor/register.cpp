@@ -337,9 +337,10 @@ void register_operators() {
         if (base != nullptr) entry = table.find(base->name(), base->overload_name());
       }
     }
-    // PyTorch copies the view, or asks for memory.
-    const bool made_by_pytorch =
-        op.hasTag(at::Tag::view_copy) || schema.name() == "aten::new_empty_strided";
+    // PyTorch copies the view, asks for memory, or writes to a view of a copy of the whole storage.
+    const bool made_by_pytorch = op.hasTag(at::Tag::view_copy) ||
+                                 schema.name() == "aten::new_empty_strided" ||
+                                 schema.name() == "aten::as_strided_scatter";
     if (entry == nullptr && made_by_pytorch) continue;
     bool composed = has(op, c10::DispatchKey::CompositeExplicitAutograd);
     std::shared_ptr<OpKernel> kernel;

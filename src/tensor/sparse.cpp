@@ -199,6 +199,31 @@ at::Tensor sum_backward(const at::Tensor& grad, const at::Tensor& self, at::IntA
                      true);
 }
 
+// What `self` holds where `mask` has elements.
+at::Tensor masked(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(self.sizes() == mask.sizes(),
+              "sparse_mask(): the sizes of self and mask do not match, got ", self.sizes(), " and ",
+              mask.sizes());
+  if (self.is_same(mask)) return self;
+  const at::Tensor dense = self.is_sparse() ? self.to_dense() : self;
+  return make_sparse(mask._indices(), values_at(dense, mask), mask.sizes(), mask.is_coalesced());
+}
+
+// The elements of self, zero where mask has none; `accumulate`: times how often mask has them.
+at::Tensor mask_projection(const at::Tensor& self, const at::Tensor& mask, bool accumulate) {
+  if (self.is_same(mask)) return self;
+  const at::Tensor theirs = flat_places(mask._indices(), mask.sizes());
+  at::Tensor count =
+      at::zeros({product(mask.sizes().slice(0, mask.sparse_dim()))}, theirs.options())
+          .index_add_(0, theirs, at::ones_like(theirs))
+          .index_select(0, flat_places(self._indices(), self.sizes()));
+  if (!accumulate) count = count.gt(0);
+  std::vector<int64_t> shape(self._values().dim(), 1);
+  shape[0] = count.numel();
+  const at::Tensor factor = count.reshape(shape).to(self.scalar_type());
+  return make_sparse(self._indices(), self._values() * factor, self.sizes(), self.is_coalesced());
+}
+
 // What is not there counts as -inf.
 at::Tensor softmax_of(const at::Tensor& self, int64_t dim, bool half_to_float, bool logarithm) {
   TORCH_CHECK(!half_to_float, "softmax with half to float conversion is not supported on tpu");
@@ -330,6 +355,78 @@ at::Tensor& csr_add_out(const at::Tensor& self, const at::Tensor& other, const a
   return put_compressed(out, at::add(strided(self), strided(other), alpha));
 }
 
+// ---- sparse [m, k] @ dense [k, n], reduced over the elements of each row ----
+
+at::Tensor row_of_each(const at::Tensor& csr) {
+  return coordinates_of(csr.crow_indices(), csr.col_indices(), false, false).select(0, 0);
+}
+at::Tensor elements_of_rows(const at::Tensor& csr) {
+  return csr.crow_indices().diff().clamp_min(1).unsqueeze(1).to(csr.scalar_type());
+}
+at::Tensor weighted_rows(const at::Tensor& csr, const at::Tensor& dense) {
+  return csr.values().unsqueeze(1) * dense.index_select(0, csr.col_indices());
+}
+
+// Rows without elements are zero. For amax and amin also which element gave each result; the number
+// of elements stands for none.
+std::tuple<at::Tensor, at::Tensor> mm_reduce(const at::Tensor& self, const at::Tensor& other,
+                                             std::string_view reduce) {
+  TORCH_CHECK(self.layout() == at::kSparseCsr && other.layout() == at::kStrided,
+              "sparse_mm_reduce: Expect self to be CSR and other to be strided, got ",
+              self.layout(), " and ", other.layout());
+  TORCH_CHECK(self.dim() == 2 && other.dim() == 2 && self.size(1) == other.size(0),
+              "sparse_mm_reduce: sizes do not fit, got ", self.sizes(), " and ", other.sizes());
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(),
+              "sparse_mm_reduce: expected the dtypes to be the same, got ", self.scalar_type(),
+              " and ", other.scalar_type());
+  const bool extreme = reduce == "amax" || reduce == "amin";
+  TORCH_CHECK(extreme || reduce == "sum" || reduce == "mean", "sparse_mm_reduce: reduce '", reduce,
+              "' is not supported; use sum, mean, amax or amin");
+  at::Tensor out = at::zeros({self.size(0), other.size(1)}, other.options());
+  const int64_t count = self._nnz();
+  if (count == 0) return {out, at::empty({0}, self.col_indices().options())};
+  const at::Tensor row = row_of_each(self), terms = weighted_rows(self, other);
+  if (!extreme) {
+    out.index_add_(0, row, terms);
+    if (reduce == "mean") out.div_(elements_of_rows(self));
+    return {out, at::empty({0}, self.col_indices().options())};
+  }
+  const at::Tensor rows = row.unsqueeze(1).expand_as(terms);
+  out.scatter_reduce_(0, rows, terms, reduce, false);
+  const at::Tensor best = out.index_select(0, row);
+  const at::Tensor place = at::arange(count, row.options()).unsqueeze(1);
+  const at::Tensor chosen = at::where(terms.eq(best).logical_or(terms.isnan()), place, count);
+  at::Tensor from = at::full(out.sizes(), count, row.options());
+  from.scatter_reduce_(0, rows, chosen, "amin", true);
+  return {out, from.to(self.col_indices().scalar_type())};
+}
+
+std::tuple<at::Tensor, at::Tensor> mm_reduce_backward(
+    const at::Tensor& self, const at::Tensor& grad, const at::Tensor& other,
+    std::string_view reduce, const at::Tensor& from, std::array<bool, 2> wanted) {
+  const at::Tensor row = row_of_each(self), column = self.col_indices(), values = self.values();
+  // What reaches the product of each element with a row of `other`, [elements, n].
+  at::Tensor arrives;
+  if (reduce == "amax" || reduce == "amin") {
+    // One row more for those that nothing reaches.
+    arrives = at::zeros({values.numel() + 1, grad.size(1)}, grad.options())
+                  .scatter_(0, from.to(at::kLong), grad)
+                  .narrow(0, 0, values.numel());
+  } else {
+    arrives = (reduce == "mean" ? grad / elements_of_rows(self) : grad).index_select(0, row);
+  }
+  at::Tensor mine, theirs;
+  if (wanted[0]) {
+    const at::Tensor slope = (arrives * other.index_select(0, column)).sum(1);
+    mine = at::_sparse_csr_tensor_unsafe(self.crow_indices(), column, slope, self.sizes(),
+                                         slope.options().layout(at::kSparseCsr));
+  }
+  if (wanted[1]) {
+    theirs = at::zeros_like(other).index_add_(0, column, arrives * values.unsqueeze(1));
+  }
+  return {mine, theirs};
+}
+
 // ---- registration -------------------------------------------------------------------------------
 
 // Leads an operator to PyTorch's kernel for another key.
@@ -363,7 +460,8 @@ void register_sparse_operators() {
   lead_all<c10::DispatchKey::SparseCPU>(
       *coo, c10::DispatchKey::SparsePrivateUse1,
       {"aten::hspmm", "aten::hspmm.out", "aten::sspaddmm.out", "aten::_spdiags",
-       "aten::index_select", "aten::_sparse_sum_backward"});
+       "aten::index_select", "aten::_sparse_sum_backward", "aten::sparse_mask",
+       "aten::_sparse_mask_projection"});
   static auto* csr = new torch::Library(torch::Library::IMPL, "aten",
                                         c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
   lead_all<c10::DispatchKey::SparseCsrCPU>(
@@ -385,6 +483,8 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_sparse_sparse_matmul", sparse_by_sparse);
   m.impl("index_select", index_select);
   m.impl("_sparse_sum_backward", sum_backward);
+  m.impl("sparse_mask", masked);
+  m.impl("_sparse_mask_projection", mask_projection);
   m.impl("_sparse_softmax", softmax);
   m.impl("_sparse_log_softmax", log_softmax);
   m.impl("_sparse_softmax_backward_data", softmax_backward);
@@ -398,6 +498,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("bmm.out", csr_bmm_out);
   m.impl("baddbmm.out", csr_baddbmm_out);
   m.impl("sparse_sampled_addmm", sampled_addmm);
+  m.impl("_sparse_mm_reduce_impl", mm_reduce);
+  m.impl("_sparse_mm_reduce_impl_backward", mm_reduce_backward);
 }
 
 // From dense tensors: PyTorch's own, written in terms of nonzero and masks.

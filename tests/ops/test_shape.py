@@ -83,6 +83,15 @@ def test_as_strided_scatter_into_a_transposed_tensor():
     assert_close(mine.cpu(), expected)
 
 
+def test_as_strided_scatter_counts_from_the_start_of_the_storage():
+    x, src = torch.arange(12.0), -torch.arange(1.0, 3.0)
+    on_device = x.to("tpu")
+    for first in range(4):
+        expected = torch.as_strided_scatter(x[first::2], src, (2,), (1,), 3)
+        mine = torch.as_strided_scatter(on_device[first::2], src.to("tpu"), (2,), (1,), 3)
+        assert_close(mine.cpu(), expected)
+
+
 @pytest.mark.parametrize("space", [torch.linspace, torch.logspace])
 def test_spacings_between_tensors(space):
     start, end = torch.tensor(0.5), torch.tensor(2.0)
