@@ -46,8 +46,8 @@ DType promote(DType a, DType b) {
   if (integral(a)) return b;
   if (integral(b)) return a;
   if (hlo::is_complex(a) || hlo::is_complex(b)) {
-    bool wide = hlo::real_of(a) == DType::F64 || hlo::real_of(b) == DType::F64;
-    return wide ? DType::C128 : DType::C64;
+    const DType x = hlo::real_of(a), y = hlo::real_of(b);
+    return hlo::complex_of(x == y ? x : promote(x, y));
   }
   if (hlo::is_float8(a) || hlo::is_float8(b)) {
     throw UserError(UserError::Runtime,

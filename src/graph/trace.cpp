@@ -111,6 +111,7 @@ class Tracer {
   Value number(const Number& n, TensorRef ref, DType dtype) {
     ScalarSource source;
     source.from = ref;
+    if (dtype == DType::C32) return hlo::convert(number(n, ref, DType::C64), dtype);
     if (hlo::is_complex(dtype)) {
       source.dtype = hlo::real_of(dtype);
       source.kind = ScalarSource::NumberRe;

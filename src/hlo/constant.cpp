@@ -205,22 +205,35 @@ bool has_infinity(DType dtype) {
 
 }  // namespace
 
-Value constant(Builder& b, const Type& type, double value) { return splat(b, type, value); }
+// complex32 has no literals: the compiler folds the conversion.
+Value constant(Builder& b, const Type& type, double value) {
+  if (type.dtype == DType::C32) return constant_complex(b, type, value, 0);
+  return splat(b, type, value);
+}
 
-Value constant_int(Builder& b, const Type& type, int64_t value) { return splat(b, type, value); }
+Value constant_int(Builder& b, const Type& type, int64_t value) {
+  if (type.dtype == DType::C32) return constant_complex(b, type, static_cast<double>(value), 0);
+  return splat(b, type, value);
+}
 
 Value constant_complex(Builder& b, const Type& type, double re, double im) {
   if (!is_complex(type.dtype)) fail("constant_complex", type.str() + " is not complex");
+  if (type.dtype == DType::C32)
+    return convert(constant_complex(b, {DType::C64, type.dims}, re, im), DType::C32);
   std::string literal;
   append_complex(literal, type.dtype, re, im);
   return make(b, type, literal);
 }
 
 Value constant_ints(Builder& b, const Type& type, std::span<const int64_t> values) {
+  if (type.dtype == DType::C32)
+    return convert(constant_ints(b, {DType::C64, type.dims}, values), DType::C32);
   return dense(b, type, values);
 }
 
 Value constant_doubles(Builder& b, const Type& type, std::span<const double> values) {
+  if (type.dtype == DType::C32)
+    return convert(constant_doubles(b, {DType::C64, type.dims}, values), DType::C32);
   return dense(b, type, values);
 }
 
@@ -273,6 +286,7 @@ Value nan_of(Builder& b, DType dtype) {
 Value iota(Builder& b, const Type& type, int64_t dim) {
   const int64_t d = check_dim("stablehlo.iota", dim, type.rank());
   if (type.dtype == DType::Pred) fail("stablehlo.iota", "cannot count in bool");
+  if (type.dtype == DType::C32) return convert(iota(b, {DType::C64, type.dims}, d), DType::C32);
   return b.append1("stablehlo.iota", {}, Attributes().i64("iota_dimension", d).take(), type);
 }
 

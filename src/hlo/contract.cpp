@@ -39,6 +39,12 @@ Value dot_general(const Value& lhs, const Value& rhs, const Dims& lhs_batch, con
   builder_of(kOp, rhs);
   const std::string types = lhs.type().str() + " and " + rhs.type().str();
   if (lhs.dtype() != rhs.dtype()) fail(kOp, "operands " + types + " differ in element type");
+  if (lhs.dtype() == DType::C32) {
+    const Value l = convert(lhs, DType::C64), r = convert(rhs, DType::C64);
+    return convert(
+        dot_general(l, r, lhs_batch, rhs_batch, lhs_contract, rhs_contract, {}, precision),
+        result_dtype.value_or(DType::C32));
+  }
   check_size(kOp, "rhs_batch", rhs_batch.size(), lhs_batch.size());
   check_size(kOp, "rhs_contract", rhs_contract.size(), lhs_contract.size());
   Dims result;
@@ -96,6 +102,10 @@ Value convolution(const Value& lhs, const Value& rhs, const ConvDims& dims,
   builder_of(kOp, rhs);
   const std::string types = lhs.type().str() + " and " + rhs.type().str();
   if (lhs.dtype() != rhs.dtype()) fail(kOp, "operands " + types + " differ in element type");
+  if (lhs.dtype() == DType::C32) {
+    const Value l = convert(lhs, DType::C64), r = convert(rhs, DType::C64);
+    return convert(convolution(l, r, dims, config), result_dtype.value_or(DType::C32));
+  }
   const size_t n = dims.input_spatial.size();
   check_size(kOp, "kernel_spatial", dims.kernel_spatial.size(), n);
   check_size(kOp, "output_spatial", dims.output_spatial.size(), n);

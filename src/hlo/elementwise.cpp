@@ -45,6 +45,11 @@ void check_kind(std::string_view op, const Value& x, Takes takes) {
 Value unary(const char* op, const Value& x, Takes takes, std::optional<DType> result = {}) {
   Builder& b = builder_of(op, x);
   check_kind(op, x, takes);
+  if (x.dtype() == DType::C32) {
+    const bool to_real = result && !is_complex(*result);
+    const DType wide = to_real ? DType::F32 : DType::C64;
+    return convert(unary(op, convert(x, DType::C64), takes, wide), result.value_or(x.dtype()));
+  }
   return b.append1(op, {&x, 1}, "", {result.value_or(x.dtype()), x.dims()});
 }
 
@@ -75,6 +80,9 @@ std::array<Value, 2> align(const char* op, const Value& a, const Value& b) {
 Value binary(const char* op, const Value& a, const Value& b, Takes takes) {
   const std::array<Value, 2> xs = align(op, a, b);
   check_kind(op, a, takes);
+  if (a.dtype() == DType::C32) {
+    return convert(binary(op, convert(a, DType::C64), convert(b, DType::C64), takes), DType::C32);
+  }
   return xs[0].builder().append1(op, xs, "", xs[0].type());
 }
 
@@ -84,6 +92,9 @@ Value compare_as(const char* type, const Value& a, const Value& b, Compare how) 
   const std::array<Value, 2> xs = align(kOp, a, b);
   if (is_complex(a.dtype()) && how != Compare::EQ && how != Compare::NE) {
     fail(kOp, "complex numbers have no order");
+  }
+  if (a.dtype() == DType::C32) {
+    return compare_as(type, convert(a, DType::C64), convert(b, DType::C64), how);
   }
   return xs[0].builder().append1(kOp, xs,
                                  Attributes()
@@ -104,6 +115,22 @@ const char* compare_type(const Value& a) {
     default:
       return "UNSIGNED";
   }
+}
+
+// The parts of complex32 are the halves of a 32-bit integer.
+Value half_of(const Value& x, int64_t shift) {
+  Builder& b = x.builder();
+  Value word = b.append1("stablehlo.bitcast_convert", {&x, 1}, "", {DType::U32, x.dims()});
+  if (shift > 0) word = shift_right_logical(word, constant_int(b, {DType::U32, {}}, shift));
+  word = and_(word, constant_int(b, {DType::U32, {}}, 0xFFFF));
+  return bitcast_convert(convert(word, DType::U16), DType::F16);
+}
+Value from_halves(const Value& re, const Value& im) {
+  auto word = [](const Value& x) { return convert(bitcast_convert(x, DType::U16), DType::U32); };
+  Builder& b = re.builder();
+  const Value high = shift_left(word(im), constant_int(b, {DType::U32, {}}, 16));
+  const Value both = or_(high, word(re));
+  return b.append1("stablehlo.bitcast_convert", {&both, 1}, "", {DType::C32, both.dims()});
 }
 
 }  // namespace
@@ -165,12 +192,14 @@ Value sign(const Value& x) {
 Value real(const Value& x) {
   builder_of("stablehlo.real", x);
   if (!is_complex(x.dtype())) return x;
+  if (x.dtype() == DType::C32) return half_of(x, 0);
   return unary("stablehlo.real", x, kComplex, real_of(x.dtype()));
 }
 
 Value imag(const Value& x) {
   builder_of("stablehlo.imag", x);
   if (!is_complex(x.dtype())) return zeros_like(x);
+  if (x.dtype() == DType::C32) return half_of(x, 16);
   return unary("stablehlo.imag", x, kComplex, real_of(x.dtype()));
 }
 
@@ -273,14 +302,16 @@ Value clamp(const Value& low, const Value& x, const Value& high) {
 Value complex(const Value& re, const Value& im) {
   constexpr const char* kOp = "stablehlo.complex";
   const std::array<Value, 2> xs = align(kOp, re, im);
+  if (re.dtype() == DType::F16) return from_halves(xs[0], xs[1]);
   if (re.dtype() != DType::F32 && re.dtype() != DType::F64) {
-    fail(kOp, "parts are " + re.type().str() + ", expected float32 or float64");
+    fail(kOp, "parts are " + re.type().str() + ", expected float16, float32 or float64");
   }
   return xs[0].builder().append1(kOp, xs, "", {complex_of(re.dtype()), xs[0].dims()});
 }
 
 Value optimization_barrier(const Value& x) {
-  return unary("stablehlo.optimization_barrier", x, kAny);
+  constexpr const char* kOp = "stablehlo.optimization_barrier";
+  return builder_of(kOp, x).append1(kOp, {&x, 1}, "", x.type());
 }
 
 }  // namespace torch_tpu::hlo

@@ -39,6 +39,7 @@ constexpr std::array<Row, kDTypeCount> kRows = {{
     {"f8E5M2FNUZ", "float8_e5m2fnuz", "Float8_e5m2fnuz", 8, kFloat},
     {"f8E8M0FNU", "float8_e8m0fnu", "Float8_e8m0fnu", 8, kFloat},
     {"f4E2M1FN", "float4_e2m1fn_x2", "Float4_e2m1fn_x2", 4, kFloat},
+    {"ui32", "complex32", "ComplexHalf", 32, kComplex},
 }};
 
 const Row& row(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
@@ -58,6 +59,7 @@ bool is_unsigned_integer(DType dtype) { return row(dtype).kind == kUnsigned; }
 bool is_float8(DType dtype) { return is_floating(dtype) && row(dtype).bits == 8; }
 
 DType real_of(DType dtype) {
+  if (dtype == DType::C32) return DType::F16;
   if (dtype == DType::C64) return DType::F32;
   if (dtype == DType::C128) return DType::F64;
   return dtype;
@@ -65,10 +67,12 @@ DType real_of(DType dtype) {
 
 DType complex_of(DType dtype) {
   if (is_complex(dtype)) return dtype;
+  if (dtype == DType::F16) return DType::C32;
   return dtype == DType::F64 ? DType::C128 : DType::C64;
 }
 
 DType opmath(DType dtype) {
+  if (dtype == DType::C32) return DType::C64;
   return is_floating(dtype) && row(dtype).bits < 32 ? DType::F32 : dtype;
 }
 

@@ -31,8 +31,11 @@ enum class DType : uint8_t {
   F8E5M2FNUZ,
   F8E8M0FNU,
   F4E2M1FN,
+  // complex<f16>, which neither StableHLO nor XLA has: one ui32, the real part in its low half. The
+  // builders of elementwise.cpp compute with it in C64.
+  C32,
 };
-inline constexpr int kDTypeCount = 21;
+inline constexpr int kDTypeCount = 22;
 
 using Dims = std::vector<int64_t>;
 
@@ -52,12 +55,12 @@ bool is_integer(DType dtype);  // signed and unsigned, not Pred
 bool is_signed_integer(DType dtype);
 bool is_unsigned_integer(DType dtype);
 bool is_float8(DType dtype);
-// C64 -> F32, C128 -> F64, everything else itself.
+// C32 -> F16, C64 -> F32, C128 -> F64, everything else itself.
 DType real_of(DType dtype);
-// F32 (and halves) -> C64, F64 -> C128.
+// F16 -> C32, F32 (and BF16) -> C64, F64 -> C128.
 DType complex_of(DType dtype);
-// The type sums and transcendental functions are computed in: halves and float8 -> F32, else itself
-// (PyTorch: at::opmath_type).
+// The type sums and transcendental functions are computed in: halves and float8 -> F32, C32 -> C64,
+// else itself (PyTorch: at::opmath_type).
 DType opmath(DType dtype);
 
 int64_t element_count(const Dims& dims);

@@ -70,9 +70,10 @@ Value scaled(const Value& x, double by) {
 
 void check_type(Call& c, bool wants_complex) {
   DType dtype = c.dtype_of("self");
-  bool fits = wants_complex ? hlo::is_complex(dtype) : dtype == DType::F32 || dtype == DType::F64;
+  bool fits = wants_complex ? hlo::is_complex(dtype)
+                            : dtype == DType::F16 || dtype == DType::F32 || dtype == DType::F64;
   c.check(fits, "Unsupported dtype ", dtype, ": expected ",
-          wants_complex ? "complex64 or complex128" : "float32 or float64");
+          wants_complex ? "a complex type" : "float16, float32 or float64");
 }
 
 }  // namespace
@@ -80,39 +81,45 @@ void check_type(Call& c, bool wants_complex) {
 // X[k] = sum of x[j] exp(-+2 pi i j k / n) along every dim, times the normalization's factor.
 TPU_OP("aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor") {
   check_type(c, true);
-  Value self = c.tensor("self");
+  const DType result = c.dtype_of("self");
+  Value self = c.tensor("self", hlo::opmath(result));
   Dims dims = wrapped_dims(c, self.rank());
-  if (dims.empty() || self.elements() == 0) return {self};
-  return {scaled(transform(self, dims, c.flag("forward")), factor(c, points(self.dims(), dims)))};
+  if (dims.empty() || self.elements() == 0) return {hlo::convert(self, result)};
+  Value y = transform(self, dims, c.flag("forward"));
+  return {hlo::convert(scaled(y, factor(c, points(self.dims(), dims))), result)};
 }
 
 // Of real input; onesided keeps the half of the last dim that determines the rest.
 TPU_OP("aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor") {
   check_type(c, false);
-  Value self = c.tensor("self");
+  const DType given = c.dtype_of("self"), wanted = hlo::complex_of(given);
+  Value self = c.tensor("self", hlo::opmath(given));
   Dims dims = wrapped_dims(c, self.rank());
   const DType dtype = hlo::complex_of(self.dtype());
   const bool onesided = c.flag("onesided");
-  if (dims.empty()) return {hlo::convert(self, dtype)};
+  if (dims.empty()) return {hlo::convert(self, wanted)};
   const int64_t last = dims.back(), n = self.dim(last);
   Dims result = self.dims();
   if (onesided) result[last] = n / 2 + 1;
-  if (self.elements() == 0) return {hlo::zeros(c.builder(), {dtype, result})};
+  if (self.elements() == 0) return {hlo::zeros(c.builder(), {wanted, result})};
   const double by = factor(c, points(self.dims(), dims));
-  if (!onesided) return {scaled(transform(hlo::convert(self, dtype), dims, true), by)};
+  if (!onesided) {
+    Value y = transform(hlo::convert(self, dtype), dims, true);
+    return {hlo::convert(scaled(y, by), wanted)};
+  }
   Value y = at_end(self, last, [&](const Value& v) { return hlo::fft(v, hlo::Fft::RFFT, {n}); });
   dims.pop_back();
-  return {scaled(transform(y, dims, true), by)};
+  return {hlo::convert(scaled(transform(y, dims, true), by), wanted)};
 }
 
 // The inverse of the onesided transform: real output of last_dim_size in the last dim.
 TPU_OP(
     "aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor") {
   check_type(c, true);
-  Value self = c.tensor("self");
+  const DType given = c.dtype_of("self"), dtype = hlo::real_of(given);
+  Value self = c.tensor("self", hlo::opmath(given));
   Dims dims = wrapped_dims(c, self.rank());
   const int64_t n = c.integer("last_dim_size");
-  const DType dtype = hlo::real_of(self.dtype());
   c.check(!dims.empty(), "needs at least one dim");
   c.check(n >= 1, "Invalid number of data points (", n, ") specified");
   const int64_t last = dims.back();
@@ -130,7 +137,7 @@ TPU_OP(
     x = hlo::pad(x, hlo::zeros(c.builder(), {x.dtype(), {}}), low, high);
   }
   Value y = at_end(x, last, [&](const Value& v) { return hlo::fft(v, hlo::Fft::IRFFT, {n}); });
-  return {scaled(y, by * static_cast<double>(n))};
+  return {hlo::convert(scaled(y, by * static_cast<double>(n)), dtype)};
 }
 
 }  // namespace torch_tpu::ops

@@ -70,9 +70,6 @@ static void check_part(const Call& c, std::string_view a, std::string_view b) {
           "Expected both inputs to be Half, Float or Double tensors but got ", x, " and ", y);
   c.check(x == y, "Expected object of scalar type ", x, " but got scalar type ", y,
           " for second argument");
-  c.check_supported(x != DType::F16,
-                    "the result would be of dtype complex32, which this device does "
-                    "not have; convert the arguments to float32");
 }
 TPU_POINTWISE("aten::complex(Tensor real, Tensor imag) -> Tensor") {
   check_part(c, "real", "imag");
@@ -84,8 +81,9 @@ TPU_POINTWISE("aten::complex(Tensor real, Tensor imag) -> Tensor") {
 TPU_POINTWISE("aten::polar(Tensor abs, Tensor angle) -> Tensor") {
   check_part(c, "abs", "angle");
   c.exact_outs();
-  Value r = c.tensor("abs"), t = c.tensor("angle");
-  return {hlo::complex(r * hlo::cosine(t), r * hlo::sine(t))};
+  const DType dtype = c.dtype_of("abs"), compute = hlo::opmath(dtype);
+  Value r = c.tensor("abs", compute), t = c.tensor("angle", compute);
+  return {hlo::convert(hlo::complex(r * hlo::cosine(t), r * hlo::sine(t)), hlo::complex_of(dtype))};
 }
 
 // ---- whole numbers -----------------------------------------------------------------------------

@@ -312,7 +312,7 @@ TPU_POINTWISE("aten::native_dropout(Tensor input, float p, bool? train) -> (Tens
 }
 TPU_POINTWISE(
     "aten::native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor") {
-  const DType dtype = c.dtype_of("grad_output"), compute = hlo::opmath(dtype);
+  const DType dtype = c.float_result_type({"grad_output"}), compute = hlo::opmath(dtype);
   Value y = c.tensor("grad_output", compute) * c.scalar("scale", compute);
   return {hlo::convert(y * c.tensor("mask", compute), dtype)};
 }

@@ -102,6 +102,8 @@ int pjrt_type(hlo::DType dtype) {
       return pjrt::kF8E8M0FNU;
     case DType::F4E2M1FN:
       return pjrt::kF4E2M1FN;
+    case DType::C32:
+      return pjrt::kU32;
   }
   return pjrt::kInvalid;
 }

@@ -89,7 +89,7 @@ at::Tensor sum_of(const at::Tensor& self, const at::Tensor& other, const at::Sca
   const auto dtype = at::result_type(self, other);
   if (!self.is_sparse()) {
     at::Tensor rows = rows_of(self.to(dtype), other.sparse_dim());
-    const at::Tensor values = other._values().to(dtype) * alpha;
+    const at::Tensor values = (other._values().to(dtype) * alpha).to(dtype);
     return rows.index_add(0, flat_places(other._indices(), other.sizes()), values)
         .reshape(self.sizes());
   }
@@ -97,9 +97,10 @@ at::Tensor sum_of(const at::Tensor& self, const at::Tensor& other, const at::Sca
               "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
   if (self.sparse_dim() != other.sparse_dim())
     return sum_of(self.to_dense(), other, alpha).to_sparse(self.sparse_dim());
-  return make_sparse(at::cat({self._indices(), other._indices()}, 1),
-                     at::cat({self._values().to(dtype), other._values().to(dtype) * alpha}),
-                     self.sizes(), false);
+  return make_sparse(
+      at::cat({self._indices(), other._indices()}, 1),
+      at::cat({self._values().to(dtype), (other._values().to(dtype) * alpha).to(dtype)}),
+      self.sizes(), false);
 }
 
 at::Tensor& add_out(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha,

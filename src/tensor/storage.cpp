@@ -44,6 +44,8 @@ DType dtype_of(c10::ScalarType type) {
       return DType::F32;
     case at::kDouble:
       return DType::F64;
+    case at::kComplexHalf:
+      return DType::C32;
     case at::kComplexFloat:
       return DType::C64;
     case at::kComplexDouble:
@@ -64,7 +66,7 @@ DType dtype_of(c10::ScalarType type) {
     default:
       TORCH_CHECK_TYPE(false, "tpu tensors cannot have dtype ", c10::toString(type),
                        "; supported are bool, the integers, float16, bfloat16, float32, float64, "
-                       "complex64, complex128 and the float8 types");
+                       "complex32, complex64, complex128 and the float8 types");
   }
 }
 
@@ -96,6 +98,8 @@ c10::ScalarType scalar_type_of(DType dtype) {
       return at::kFloat;
     case DType::F64:
       return at::kDouble;
+    case DType::C32:
+      return at::kComplexHalf;
     case DType::C64:
       return at::kComplexFloat;
     case DType::C128:

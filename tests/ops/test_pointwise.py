@@ -233,3 +233,30 @@ def test_loss_outside_of_its_domain_is_an_error():
     with pytest.raises(RuntimeError, match="between 0 and 1"):
         torch.nn.functional.binary_cross_entropy(x, torch.ones_like(x)).item()
     assert (x + 1).tolist() == [1.5, 2.5]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_complex_numbers_of_two_halves():
+    x = torch.randn(3, 4, dtype=torch.complex64).to(torch.complex32)
+    on_device = x.to("tpu")
+    wide = x.to(torch.complex64)
+    assert on_device.dtype == torch.complex32
+    assert torch.equal(on_device.cpu().to(torch.complex64), wide)
+    assert on_device[0, 0].item() == x[0, 0].item()
+    for fn in (
+        lambda x: x * (1 + 2j) - x,
+        lambda x: x.abs(),
+        lambda x: x.conj().t().contiguous(),
+        lambda x: torch.view_as_real(x) * 2,
+        lambda x: x.masked_fill(x.real > 0, 3 - 1j),
+        lambda x: x.imag == x.clone().imag,
+        lambda x: x.to(torch.complex64).chalf(),
+        lambda x: x.clone().fill_(1j)[1:],
+    ):
+        mine, expected = fn(on_device), fn(x)
+        assert mine.dtype == expected.dtype
+        torch.testing.assert_close(mine.cpu(), expected, rtol=0, atol=0)
+    product = wide @ wide.t()
+    torch.testing.assert_close((on_device @ on_device.t()).cpu(), product.to(torch.complex32))
+    spectrum = torch.fft.fft(wide)
+    torch.testing.assert_close(torch.fft.fft(on_device).cpu(), spectrum.to(torch.complex32))

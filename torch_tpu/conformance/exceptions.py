@@ -102,6 +102,7 @@ TOLERANCES: dict[tuple[str, str, str], tuple[float, float, str]] = {
     ("grid_sampler_2d", "float32", "backward"): (0, 5e-5, _ORDER),
     ("grid_sampler_3d", "float32", "backward"): (0, 5e-5, _ORDER),
     ("kron", "float32", "backward"): (0, 3e-5, _ORDER),
+    ("_foreach_pow", "complex64", "forward"): (1e-5, 0, _STEEP),
     ("_foreach_pow", "float32", "gradgrad"): (1e-5, 0, _STEEP),
     ("linalg.eig", "float32", "gradgrad"): (2e-5, 3e-5, "Divides by differences of eigenvalues."),
     ("linalg.householder_product", "float32", "backward"): (1e-4, 0, _ORDER),
