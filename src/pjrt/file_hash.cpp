@@ -2,8 +2,6 @@
 #include "src/pjrt/file_hash.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "src/pjrt/error.h"
 
@@ -46,50 +45,70 @@ void absorb(std::array<uint64_t, 8>& lanes, const unsigned char* block) {
   }
 }
 
+class Hasher {
+ public:
+  // Whole blocks, but for the last call.
+  void add(const unsigned char* bytes, size_t size) {
+    size_ += size;
+    size_t done = 0;
+    for (; done + kBlock <= size; done += kBlock) absorb(lanes_, bytes + done);
+    tail_ = {};
+    if (done < size) std::memcpy(tail_.data(), bytes + done, size - done);
+  }
+  std::string finish() {
+    absorb(lanes_, tail_.data());
+    uint64_t low = size_;
+    uint64_t high = ~static_cast<uint64_t>(size_);
+    for (size_t i = 0; i < 8; ++i) {
+      low = fold(low ^ lanes_[i], kKeys[i]) + lanes_[7 - i];
+      high = fold(high ^ lanes_[7 - i], kKeys[i] ^ kKeys[0]) + lanes_[i];
+    }
+    std::array<char, 33> text{};
+    std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(high),
+                  static_cast<unsigned long long>(low));
+    return text.data();
+  }
+
+ private:
+  std::array<uint64_t, 8> lanes_ = kKeys;
+  std::array<unsigned char, kBlock> tail_{};
+  size_t size_ = 0;
+};
+
 }  // namespace
 
 std::string hash_bytes(const void* data, size_t size) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::array<uint64_t, 8> lanes = kKeys;
-  size_t done = 0;
-  for (; done + kBlock <= size; done += kBlock) absorb(lanes, bytes + done);
-  std::array<unsigned char, kBlock> tail{};
-  if (done < size) std::memcpy(tail.data(), bytes + done, size - done);
-  absorb(lanes, tail.data());
-  uint64_t low = size;
-  uint64_t high = ~static_cast<uint64_t>(size);
-  for (size_t i = 0; i < 8; ++i) {
-    low = fold(low ^ lanes[i], kKeys[i]) + lanes[7 - i];
-    high = fold(high ^ lanes[7 - i], kKeys[i] ^ kKeys[0]) + lanes[i];
-  }
-  std::array<char, 33> text{};
-  std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(high),
-                static_cast<unsigned long long>(low));
-  return text.data();
+  Hasher hasher;
+  hasher.add(static_cast<const unsigned char*>(data), size);
+  return hasher.finish();
 }
 
+// Read in pieces: a mapping of the whole file would be the largest part of the process's peak
+// memory.
 std::string hash_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info{};
-  if (fd < 0 || fstat(fd, &info) != 0) {
-    const int reason = errno;
-    if (fd >= 0) close(fd);
-    throw Error(kNotFound, "cannot read " + path + ": " + std::strerror(reason));
+  if (fd < 0) throw Error(kNotFound, "cannot read " + path + ": " + std::strerror(errno));
+  constexpr size_t kPiece = 2048 * kBlock;
+  std::vector<unsigned char> piece(kPiece);
+  Hasher hasher;
+  while (true) {
+    size_t filled = 0;
+    while (filled < kPiece) {
+      const ssize_t got = read(fd, piece.data() + filled, kPiece - filled);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        const int reason = errno;
+        close(fd);
+        throw Error(kNotFound, "cannot read " + path + ": " + std::strerror(reason));
+      }
+      if (got == 0) break;
+      filled += static_cast<size_t>(got);
+    }
+    hasher.add(piece.data(), filled);
+    if (filled < kPiece) break;
   }
-  const auto size = static_cast<size_t>(info.st_size);
-  if (size == 0) {
-    close(fd);
-    return hash_bytes(nullptr, 0);
-  }
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int reason = errno;
   close(fd);
-  if (data == MAP_FAILED) {
-    throw Error(kNotFound, "cannot read " + path + ": " + std::strerror(reason));
-  }
-  std::string hash = hash_bytes(data, size);
-  munmap(data, size);
-  return hash;
+  return hasher.finish();
 }
 
 }  // namespace torch_tpu::pjrt

@@ -44,11 +44,11 @@ uint64_t nanoseconds_since(Clock::time_point t) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - t).count());
 }
 
-// The CPU plugin takes a program's memory from malloc at each run and gives it back. What glibc maps
-// for that is zeroed page by page by the kernel each time: a sixth of the time of a GPT training step
-// (15,000 page faults). So freed memory stays with the process, up to a bound, and one arena serves
-// all threads, as the others cannot hold a block of more than 64 MiB. A user who has set an
-// allocator's variables knows better.
+// The CPU plugin takes a program's memory from malloc at each run and gives it back. What glibc
+// maps for that is zeroed page by page by the kernel each time: a sixth of the time of a GPT
+// training step (15,000 page faults). So freed memory stays with the process, up to a bound, and
+// one arena serves all threads, as the others cannot hold a block of more than 64 MiB. A user who
+// has set an allocator's variables knows better.
 void keep_freed_memory() {
 #if defined(__GLIBC__)
   for (const char* name : {"GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
@@ -685,8 +685,8 @@ void Runtime::settle_checks(Invocation& inv, pjrt::Buffer words) {
   for (const ArrayPtr& in : inv.inputs)
     if (in->checks()) any = true;
   if (!any) return;
-  // Of a training step most results depend on the same checks: those share one set, which also keeps
-  // the next step's inputs from having a set each.
+  // Of a training step most results depend on the same checks: those share one set, which also
+  // keeps the next step's inputs from having a set each.
   std::vector<std::pair<std::vector<ChecksPtr>, ChecksPtr>> joined;
   std::vector<ChecksPtr> all;
   const auto& dependences = program.dependences();
