@@ -34,7 +34,7 @@ help:
 	@echo 'make test         C++ unit tests and the Python tests'
 	@echo 'make test-all     the slow tests as well'
 	@echo 'make test-plugins the tests of everything but operators, on two other CPU plugins'
-	@echo 'make conformance  every operator against PyTorch on the CPU'
+	@echo 'make conformance  every operator against PyTorch on the CPU; ARGS=--models: whole models'
 	@echo 'make bench        benchmarks side by side with PyTorch on the CPU and JAX'
 	@echo 'make build        build the extension (only what changed)'
 	@echo 'make unit         only the C++ unit tests'

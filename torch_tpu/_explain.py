@@ -95,25 +95,10 @@ def _inside(module: _hlo.Module, instruction: _hlo.Instruction) -> Counter:
 
 
 # ---- finding out -----------------------------------------------------------------------------
-def _pieces(piece: _graph.Piece) -> Iterator[_graph.Piece]:
-    if piece.parts is None:
-        yield piece
-        return
-    for step, *_ in piece.parts.steps:
-        if isinstance(step, _graph.Piece):
-            yield from _pieces(step)
-
-
 def _between(piece: _graph.Piece) -> Iterator[str]:
-    if piece.parts is None:
-        return
-    for step, nodes, *_ in piece.parts.steps:
-        if isinstance(step, _graph.Piece):
-            yield from _between(step)
-        else:
-            for node in nodes:
-                line = _graph._line(node)
-                yield f"{_name(node)}{f' at {line}' if line else ''}"
+    for node in piece.between():
+        line = _graph._line(node)
+        yield f"{_name(node)}{f' at {line}' if line else ''}"
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -194,19 +179,13 @@ def explain(fn: Callable, *inputs: Any, **kwargs: Any) -> Report:
     name = getattr(fn, "__qualname__", None) or type(fn).__name__
     graphs = []
     for what, piece in made:
-        texts = [
-            text
-            for p in _pieces(piece)
-            if p.program is not None
-            for text in p.program._module_texts()
-        ]
         graphs.append(
             Graph(
                 kind=what,
                 code=piece.module.print_readable(print_output=False),
                 lines=_source_lines(piece.module),
                 between=list(_between(piece)),
-                programs=[_program(text) for text in texts],
+                programs=[_program(text) for text in piece.module_texts()],
             )
         )
     if not graphs:

@@ -12,7 +12,7 @@ import itertools
 import logging
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -333,6 +333,18 @@ class Piece:
             return self(args)
         args.clear()  # what only this list held is free as soon as the program has run
         return out
+
+    def module_texts(self, for_tpu: bool = False) -> list[str]:
+        """The StableHLO of its programs so far, as the plugin gets it or as a TPU would."""
+        if self.parts is None:
+            return self.program._module_texts(for_tpu)
+        pieces = [step for step, *_ in self.parts.steps if isinstance(step, Piece)]
+        return [text for piece in pieces for text in piece.module_texts(for_tpu)]
+
+    def between(self) -> Iterator[Node]:
+        """The operators that are run by themselves, between programs."""
+        for step, nodes, *_ in self.parts.steps if self.parts is not None else ():
+            yield from step.between() if isinstance(step, Piece) else nodes
 
     def _split(self, failure: _NodeFailed) -> None:
         """Nothing has been run yet, so the call can be made again in parts."""

@@ -35,7 +35,7 @@ def load() -> None:
 
 
 def _register(torch) -> None:
-    from torch_tpu import _cache_root, _default_backend, _plugins
+    from torch_tpu import _cache_root, _default_backend, _fake, _plugins
 
     extension = _extension(torch)
     torch.utils.rename_privateuse1_backend("tpu")
@@ -49,6 +49,7 @@ def _register(torch) -> None:
     if not hasattr(torch.Tensor, "is_tpu"):
         torch.utils.generate_methods_for_privateuse1_backend()
     _default_backend.install()
+    _fake.install()
 
 
 def _extension(torch):

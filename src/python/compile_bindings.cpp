@@ -107,7 +107,13 @@ void bind_compile(py::module_& m) {
       .def(py::init([](const std::string& name, py::object body) {
         return std::make_unique<CompiledGraph>(name, graph_body(std::move(body)));
       }))
-      .def("_module_texts", &CompiledGraph::module_texts)
+      // As the plugin gets them, or as a TPU would.
+      .def(
+          "_module_texts",
+          [](const CompiledGraph& self, bool for_tpu) {
+            return self.module_texts(for_tpu ? std::optional(graph::Platform::Tpu) : std::nullopt);
+          },
+          py::arg("for_tpu") = false)
       // A list of tensors, ints and Nones; gives a list of the same kinds.
       .def("__call__", &call);
   m.def("_begin_step", [] {

@@ -168,11 +168,11 @@ CompiledGraph::~CompiledGraph() {
       [](const graph::RecordPtr& record) { run::Runtime::instance().forget(record); });
 }
 
-std::vector<std::string> CompiledGraph::module_texts() const {
+std::vector<std::string> CompiledGraph::module_texts(std::optional<graph::Platform> other) const {
   std::vector<std::string> out;
   kernel_->for_each_record([&](const graph::RecordPtr& record) {
     if (record->program)
-      out.push_back(static_cast<const run::Program*>(record->program.get())->module_text());
+      out.push_back(static_cast<const run::Program*>(record->program.get())->module_text(other));
   });
   return out;
 }

@@ -42,7 +42,7 @@ class CompiledGraph {
   // the body throws; nothing has been run then.
   std::vector<c10::IValue> call(std::vector<at::Tensor>& inputs, const std::vector<int64_t>& ints);
   // StableHLO of the programs that have been made of it.
-  std::vector<std::string> module_texts() const;
+  std::vector<std::string> module_texts(std::optional<graph::Platform> other = {}) const;
 
  private:
   std::shared_ptr<OpKernel> kernel_;

@@ -2,7 +2,7 @@
 """Compares device "tpu" with PyTorch on the CPU, by PyTorch's own operator, module and optimizer samples.
 
 Everything takes hours; a first look is `--dtype float32 --check forward`. Ends with 1 when something
-fails that tests/ops/ratchet.json says passed."""
+fails that tests/ops/ratchet.json says passed. `--models` compares whole models instead."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RATCHET = os.path.join(ROOT, "tests", "ops", "ratchet.json")
 DOCS = os.path.join(ROOT, "docs", "operators.md")
+MODEL_DOCS = os.path.join(ROOT, "docs", "models.md")
 
 
 def words(text: str) -> list[str]:
@@ -27,13 +28,17 @@ def arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        help="only this OpInfo, module or optimizer: add, div.floor_rounding, nn.LSTM, Adam; repeatable",
+        help="only this OpInfo, module, optimizer or model: add, div.floor_rounding, nn.LSTM, Adam; repeatable",
     )
-    add("--kind", type=words, default=["op", "module", "optimizer"], help="op,module,optimizer")
-    add("--dtype", type=words, default=[], help="float32,int64,...; default: all that CPU has")
     add(
-        "--mode", type=words, default=["strict"], help="strict,defer,debug,compile; default: strict"
+        "--models",
+        action="store_true",
+        help="tiny models of transformers and diffusers, eager and compiled; --kind, --mode, "
+        "--timeout and --out then have defaults of their own, and --docs writes docs/models.md",
     )
+    add("--kind", type=words, help="op,module,optimizer,model; default: the first three")
+    add("--dtype", type=words, default=[], help="float32,int64,...; default: all that CPU has")
+    add("--mode", type=words, help="strict,defer,debug,compile; default: strict")
     add(
         "--check",
         type=words,
@@ -48,7 +53,7 @@ def arguments() -> argparse.Namespace:
         help="N samples spread over all; default: all",
     )
     add("--workers", type=int, default=2, metavar="N", help="processes; default: 2")
-    add("--timeout", type=float, default=180, help="seconds one sample may take; default: 180")
+    add("--timeout", type=float, help="seconds one sample may take; default: 180")
     add(
         "--job-timeout",
         type=float,
@@ -58,9 +63,8 @@ def arguments() -> argparse.Namespace:
     add("--shard", default="1/1", metavar="I/N", help="the I-th of N parts")
     add(
         "--out",
-        default=os.path.join("build", "conformance"),
         metavar="DIR",
-        help="results; default: %(default)s",
+        help="results; default: build/conformance",
     )
     add("--resume", action="store_true", help="keep the results in DIR and run what they lack")
     add("--retry", action="store_true", help="with --resume: run again what was not right")
@@ -72,9 +76,17 @@ def arguments() -> argparse.Namespace:
         help="then compile every program for these with libtpu: v6e:1x1x1,tpu7x:1x1x1",
     )
     add("--report", action="store_true", help="run nothing: only say what DIR holds")
-    add("--docs", action="store_true", help="write docs/operators.md from DIR")
+    add("--docs", action="store_true", help="write docs/operators.md (or models.md) from DIR")
     add("--update-ratchet", action="store_true", help="write what passed to tests/ops/ratchet.json")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.models:
+        defaults = (["model"], ["strict", "compile"], 600.0, "build/models")
+    else:
+        defaults = (["op", "module", "optimizer"], ["strict"], 180.0, "build/conformance")
+    for name, value in zip(("kind", "mode", "timeout", "out"), defaults, strict=True):
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
 
 
 def unfinished(jobs: list[dict], rows: dict, retry: bool = False) -> list[dict]:
@@ -207,8 +219,9 @@ def main() -> int:
     if args.docs:
         from torch_tpu.conformance import docs
 
-        docs.write(DOCS, rows)
-        print(f"wrote {DOCS}")
+        path, write = (MODEL_DOCS, docs.write_models) if args.models else (DOCS, docs.write)
+        write(path, rows)
+        print(f"wrote {path}")
     ratchet = report.read_ratchet(RATCHET)
     lost = report.regressions(ratchet, rows)
     if args.update_ratchet:

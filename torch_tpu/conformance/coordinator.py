@@ -2,7 +2,7 @@
 """One row a (kind, name, dtype, mode, check) goes to the results file, a JSON line each:
 
     {"kind", "name", "dtype", "mode", "check", "samples", "counts": {status: n}, "worst",
-     "failures": [[index, status, message, sample]...], "seconds"}
+     "failures": [[index, status, message, sample]...], "seconds", "note": whatever the check told}
 
 A worker that dies or is silent for too long costs the sample it was at; the job goes on after it
 in a new process.
@@ -69,6 +69,8 @@ class Rows:
         }
         if "hashes" in job:
             found["hashes"] = job["hashes"]
+        if "note" in row:
+            found["note"] = row["note"]
         if self.strides[check]:
             found["strides"] = self.strides[check]
         if row["failures"]:
@@ -205,6 +207,9 @@ class Coordinator:
             elif "outcome" in message:
                 worker.rows.add(*message["outcome"])
                 worker.at = None
+            elif "note" in message:
+                check, note = message["note"]
+                worker.rows.checks[check]["note"] = note
             elif "check" in message:
                 now = time.monotonic()
                 self._write(worker.rows, message["check"], now - worker.check_started)

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from torch_tpu.conformance import modules, opinfo, optimizers, programs
+from torch_tpu.conformance import models, modules, opinfo, optimizers, programs
 from torch_tpu.conformance.cases import settle
 from torch_tpu.conformance.samples import dtype_name, full_name, op_db
 
@@ -21,12 +21,15 @@ KINDS = {
     "op": (_ops, opinfo),
     "module": (modules.by_name, modules),
     "optimizer": (optimizers.by_name, optimizers),
+    "model": (models.by_name, models),
 }
 
 
 def _dtypes(kind: str, info) -> list[torch.dtype]:
     if kind == "optimizer":
         return [torch.float32, torch.float64]
+    if kind == "model":
+        return [torch.float32]
     return sorted(info.supported_dtypes("cpu"), key=str)
 
 
@@ -80,13 +83,19 @@ def run(job: dict, tell) -> None:
         programs.compile_batch(job, tell)
         return
     tpu = torch.tpu
-    if "collect" in job:
+    if "collect" in job and job["kind"] != "model":
         programs.start()
     tpu.set_eager_mode(tpu.EagerMode[MODES[job["mode"]]])
     dtype = getattr(torch, job["dtype"])
     table, home = KINDS[job["kind"]]
     info = table[job["name"]]
     fallbacks = sum(tpu.fallback_counts().values())
+    texts = []
+
+    def graphs(check, made, programs_for_tpu):
+        """Of a model: what kinds of graphs it became, and their programs."""
+        tell(note=[check, made])
+        texts.extend(programs_for_tpu)
 
     def report(outcome):
         nonlocal fallbacks
@@ -120,6 +129,8 @@ def run(job: dict, tell) -> None:
             extra = {}
             if job["mode"] == "compile" and job["kind"] == "op":
                 extra["call"] = _compiled
+            elif job["mode"] == "compile" and job["kind"] == "model":
+                extra = {"compiled": graphs}
             for case in home.cases(info, dtype, check, job["samples"], **extra):
                 if case.index in skip:
                     continue
@@ -129,4 +140,6 @@ def run(job: dict, tell) -> None:
         tell(check=check)
     if "collect" in job:
         tpu.synchronize()
-        tell(programs=programs.save(job["collect"]))
+        # Of models, only what they were compiled to: operators have conformance of their own.
+        texts = texts if job["kind"] == "model" else programs.collected()
+        tell(programs=programs.save(job["collect"], texts))

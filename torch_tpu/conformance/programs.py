@@ -4,6 +4,7 @@ A job of kind "tpu" compiles a batch of them; its row's check is the topology, a
 
 import hashlib
 import os
+from collections.abc import Iterable
 
 from torch_tpu import _C
 
@@ -14,13 +15,18 @@ def start() -> None:
     _C._collect_programs(True)
 
 
-def save(folder: str) -> list[str]:
-    """Writes what was built since `start`; returns the hashes of the texts."""
-    texts = set(_C._collect_programs(False))
-    _C._collect_programs(True)
+def collected() -> list[str]:
+    """The texts of what was built since `start`, which begins anew."""
+    texts = _C._collect_programs(False)
+    start()
+    return texts
+
+
+def save(folder: str, texts: Iterable[str]) -> list[str]:
+    """Writes each text once; returns their hashes."""
     os.makedirs(folder, exist_ok=True)
     hashes = []
-    for text in texts:
+    for text in set(texts):
         name = hashlib.sha256(text.encode()).hexdigest()[:24]
         hashes.append(name)
         path = os.path.join(folder, name)

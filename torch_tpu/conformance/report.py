@@ -92,7 +92,7 @@ def summary(rows: dict[tuple, dict]) -> dict:
         if row["check"] == "agree":
             groups[f"{row['mode']}: {kind} agrees with strict"].append(row)
             continue
-        if kind in ("module", "optimizer"):
+        if kind in ("module", "optimizer", "model"):
             groups[f"{row['mode']}: {kind} {row['dtype']} {row['check']}"].append(row)
             continue
         if row["dtype"] == "float32" or row["check"] == "errors":

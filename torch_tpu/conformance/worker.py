@@ -3,6 +3,7 @@
 
     {"begin": [check, index]}       now running this sample
     {"outcome": {...}}              how it ended
+    {"note": [check, {...}]}        something to keep with the check's results
     {"done": key, ...}              the job is finished
 
 so that the parent knows which sample was running when this process dies.
