@@ -135,6 +135,20 @@ def test_ratchet_only_lets_go_of_what_it_is_told_to():
     assert report.updated(old, keyed(row("a", {"ok": 2}, limit=2)))["a"] == {"forward": "f32"}
 
 
+def test_what_once_passed_stands_in_for_what_was_not_run():
+    rows = keyed(row("a", {"ok": 2}, limit=2), row("b", {"wrong": 1}))
+    found = report.with_remembered(
+        {"a": {"forward": "f32:4"}, "b": {"forward": "f32"}, "nn.C": {"forward": "f64"}}, rows
+    )
+    kinds = {k[:3]: (report.state(r), r["limit"]) for k, r in found.items()}
+    assert kinds == {
+        ("op", "a", "float32"): ("ok", 4),
+        ("op", "b", "float32"): ("bad", 0),
+        ("module", "nn.C", "float64"): ("ok", 0),
+    }
+    assert report.summary(found)["samples"] == report.summary(rows)["samples"]
+
+
 def test_resume_runs_what_is_missing():
     done = keyed(row("a", {"ok": 3}), row("b", {"ok": 3}, check="backward"))
     left = unfinished([job("a"), job("b", ["backward"]), job("c")], done)

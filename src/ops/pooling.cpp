@@ -55,6 +55,31 @@ Windows pool_windows(const Call& c, const TensorArg& self, int64_t axes, bool ha
   return w;
 }
 
+int64_t Ranges::longest() const {
+  int64_t most = 0;
+  for (int64_t o = 0; o < count(); ++o) most = std::max(most, size(o));
+  return most;
+}
+
+Ranges adaptive_ranges(int64_t in, int64_t out) {
+  Ranges r;
+  for (int64_t o = 0; o < out; ++o) {
+    r.begin.push_back(adaptive_begin(o, in, out));
+    r.end.push_back(adaptive_end(o, in, out));
+  }
+  return r;
+}
+
+Dims adaptive_output(const Call& c, const TensorArg& self, int64_t axes) {
+  const Dims in = spatial_sizes(self, axes), out = one_per_axis(c, "output_size", axes);
+  for (int64_t i = 0; i < axes; ++i)
+    c.check(in[i] > 0 && out[i] >= 0,
+            "Expected input to have non-zero size for non-batch dimensions and output_size to be "
+            "non-negative, but input has sizes ",
+            self.sizes, " and output_size is ", out);
+  return out;
+}
+
 Value scatter_planes(const Value& updates, const Value& index, const Dims& sizes, bool add) {
   hlo::Builder& b = updates.builder();
   const int64_t planes = sizes[0] * sizes[1], size = hlo::element_count(sizes);
@@ -165,12 +190,10 @@ Values avg_pool_backward(Call& c, int64_t axes) {
 
 // ---- adaptive -----------------------------------------------------------------------------------
 
-// Sums over ranges [begin(o), end(o)) along one axis.
-Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& end) {
+// Sums over ranges along one axis.
+Value sum_ranges(const Value& x, int64_t axis, const Ranges& r) {
   hlo::Builder& b = x.builder();
-  const auto out = static_cast<int64_t>(begin.size());
-  int64_t longest = 0;
-  for (int64_t o = 0; o < out; ++o) longest = std::max(longest, end[o] - begin[o]);
+  const int64_t out = r.count(), longest = r.longest();
   Dims dims = x.dims();
   dims[axis] = out;
   Value sum;
@@ -178,9 +201,9 @@ Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& en
     Dims at, valid;
     bool all_valid = true;
     for (int64_t o = 0; o < out; ++o) {
-      valid.push_back(begin[o] + t < end[o]);
+      valid.push_back(t < r.size(o));
       all_valid &= valid.back() != 0;
-      at.push_back(std::max<int64_t>(std::min(begin[o] + t, end[o] - 1), 0));
+      at.push_back(std::max<int64_t>(std::min(r.begin[o] + t, r.end[o] - 1), 0));
     }
     Value seen = hlo::take(x, hlo::constant_ints(b, {DType::S32, {out}}, at), axis);
     if (!all_valid) {
@@ -196,11 +219,9 @@ Value sum_ranges(const Value& x, int64_t axis, const Dims& begin, const Dims& en
 Value adaptive_counts(hlo::Builder& b, DType dtype, const Dims& in, const Dims& out) {
   Value all;
   for (size_t i = 0; i < in.size(); ++i) {
+    const Ranges r = adaptive_ranges(in[i], out[i]);
     std::vector<double> counts;
-    for (int64_t o = 0; o < out[i]; ++o) {
-      counts.push_back(
-          static_cast<double>(adaptive_end(o, in[i], out[i]) - adaptive_begin(o, in[i], out[i])));
-    }
+    for (int64_t o = 0; o < out[i]; ++o) counts.push_back(static_cast<double>(r.size(o)));
     Dims dims(2 + in.size(), 1);
     dims[2 + i] = out[i];
     Value axis = hlo::constant_doubles(b, {dtype, dims}, counts);
@@ -213,13 +234,7 @@ Values adaptive_avg_pool(Call& c, int64_t axes) {
   const TensorArg& self = c.meta("self");
   reject_bool(c, self.dtype);
   const Planes planes = planes_of(c, self, axes);
-  const Dims in = spatial_sizes(self, axes), out = one_per_axis(c, "output_size", axes);
-  for (int64_t i = 0; i < axes; ++i) {
-    c.check(in[i] > 0 && out[i] >= 0,
-            "Expected input to have non-zero size for non-batch "
-            "dimensions and output_size to be non-negative, but input has sizes ",
-            self.sizes, " and output_size is ", out);
-  }
+  const Dims in = spatial_sizes(self, axes), out = adaptive_output(c, self, axes);
   Value x = planes.wrap(c.tensor("self", hlo::opmath(self.dtype)));
   Dims uneven;  // axes whose windows differ
   Dims split = {x.dim(0), x.dim(1)}, summed, kept = split;
@@ -234,14 +249,7 @@ Values adaptive_avg_pool(Call& c, int64_t axes) {
     }
   }
   Value sum = hlo::reshape(hlo::reduce(hlo::reshape(x, split), summed, hlo::Reduce::Add), kept);
-  for (int64_t i : uneven) {
-    Dims begin, end;
-    for (int64_t o = 0; o < out[i]; ++o) {
-      begin.push_back(adaptive_begin(o, in[i], out[i]));
-      end.push_back(adaptive_end(o, in[i], out[i]));
-    }
-    sum = sum_ranges(sum, 2 + i, begin, end);
-  }
+  for (int64_t i : uneven) sum = sum_ranges(sum, 2 + i, adaptive_ranges(in[i], out[i]));
   Value result = planes.unwrap(sum / adaptive_counts(c.builder(), x.dtype(), in, out));
   keep_channels_last(c, 0, result.dims(), self);
   return {hlo::convert(result, self.dtype)};
@@ -255,16 +263,16 @@ Values adaptive_avg_pool_backward(Call& c, int64_t axes) {
   grad = grad / adaptive_counts(c.builder(), grad.dtype(), in, out);
   for (int64_t i = 0; i < axes; ++i) {
     // Which windows saw element k: a range again, as begins and ends never decrease.
-    Dims begin, end;
+    Ranges seen;
     for (int64_t k = 0; k < in[i]; ++k) {
       int64_t first = 0;
       while (first < out[i] && adaptive_end(first, in[i], out[i]) <= k) ++first;
       int64_t last = first;
       while (last < out[i] && adaptive_begin(last, in[i], out[i]) <= k) ++last;
-      begin.push_back(first);
-      end.push_back(last);
+      seen.begin.push_back(first);
+      seen.end.push_back(last);
     }
-    grad = sum_ranges(grad, 2 + i, begin, end);
+    grad = sum_ranges(grad, 2 + i, seen);
   }
   Value result = planes.unwrap(grad);
   keep_channels_last(c, 0, result.dims(), self);

@@ -23,6 +23,17 @@ inline int64_t adaptive_end(int64_t o, int64_t in, int64_t out) {
   return ((o + 1) * in + out - 1) / out;
 }
 
+// The same for each output of an axis.
+struct Ranges {
+  Dims begin, end;
+  int64_t count() const { return static_cast<int64_t>(begin.size()); }
+  int64_t size(int64_t o) const { return end[o] - begin[o]; }
+  int64_t longest() const;
+};
+Ranges adaptive_ranges(int64_t in, int64_t out);
+// Reads output_size for an input of these sizes.
+Dims adaptive_output(const Call& c, const TensorArg& self, int64_t axes);
+
 // x with updates added at flat positions of its last `axes` dimensions. index and updates:
 // [N, C, P...], any size of P.
 Value scatter_planes(const Value& updates, const Value& index, const Dims& sizes, bool add);

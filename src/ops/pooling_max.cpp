@@ -122,16 +122,14 @@ Values index_backward(Call& c, int64_t axes) {
   return {hlo::convert(result, self.dtype)};
 }
 
-// Windows of unequal sizes along one axis: [begin(o), begin(o) + size(o)).
-Best max_over_ranges(Best x, int64_t axis, const Dims& begin, const Dims& end) {
+// Windows of unequal sizes along one axis.
+Best max_over_ranges(const Best& x, int64_t axis, const Ranges& r) {
   hlo::Builder& b = x.value.builder();
-  int64_t longest = 1;
-  for (size_t o = 0; o < begin.size(); ++o) longest = std::max(longest, end[o] - begin[o]);
-  const auto out = static_cast<int64_t>(begin.size());
+  const int64_t out = r.count(), longest = std::max<int64_t>(r.longest(), 1);
   Best best;
   for (int64_t t = 0; t < longest; ++t) {
     Dims at;  // beyond a window's end its last element is seen again, which changes nothing
-    for (int64_t o = 0; o < out; ++o) at.push_back(std::min(begin[o] + t, end[o] - 1));
+    for (int64_t o = 0; o < out; ++o) at.push_back(std::min(r.begin[o] + t, r.end[o] - 1));
     Value where = hlo::constant_ints(b, {DType::S32, {out}}, at);
     const Best seen = {hlo::take(x.value, where, axis), hlo::take(x.index, where, axis)};
     best = t == 0 ? seen : better(best, seen);
@@ -143,22 +141,11 @@ Values adaptive_max_pool(Call& c, int64_t axes) {
   const TensorArg& self = c.meta("self");
   require_real_float(c, self.dtype);
   const Planes planes = planes_of(c, self, axes);
-  const Dims in = spatial_sizes(self, axes), out = one_per_axis(c, "output_size", axes);
-  for (int64_t i = 0; i < axes; ++i)
-    c.check(in[i] > 0 && out[i] >= 0,
-            "Expected input to have non-zero size for non-batch dimensions and output_size to be "
-            "non-negative, but input has sizes ",
-            self.sizes, " and output_size is ", out);
+  const Dims in = spatial_sizes(self, axes), out = adaptive_output(c, self, axes);
   Value x = planes.wrap(c.tensor("self"));
   Best best = {x, hlo::broadcast_to(plane_positions(c.builder(), in), x.dims())};
-  for (int64_t i = axes; i-- > 0;) {
-    Dims begin, end;
-    for (int64_t o = 0; o < out[i]; ++o) {
-      begin.push_back(adaptive_begin(o, in[i], out[i]));
-      end.push_back(adaptive_end(o, in[i], out[i]));
-    }
-    best = max_over_ranges(best, 2 + i, begin, end);
-  }
+  for (int64_t i = axes; i-- > 0;)
+    best = max_over_ranges(best, 2 + i, adaptive_ranges(in[i], out[i]));
   Value values = planes.unwrap(best.value);
   keep_channels_last(c, 0, values.dims(), self);
   keep_channels_last(c, 1, values.dims(), self);

@@ -43,7 +43,9 @@ def same(fn, *tensors, zeros=True, **tolerance):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_special_values_of_exact_functions(name, dtype):
-    same(getattr(torch, name), torch.tensor(EDGES, dtype=dtype), zeros=name != "relu")
+    # PyTorch's own vector code rounds a square root to a neighbour on some processors.
+    tolerance = {"rtol": torch.finfo(dtype).eps} if name == "sqrt" else {}
+    same(getattr(torch, name), torch.tensor(EDGES, dtype=dtype), zeros=name != "relu", **tolerance)
 
 
 @pytest.mark.parametrize(

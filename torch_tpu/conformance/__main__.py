@@ -76,7 +76,11 @@ def arguments() -> argparse.Namespace:
         help="then compile every program for these with libtpu: v6e:1x1x1,tpu7x:1x1x1",
     )
     add("--report", action="store_true", help="run nothing: only say what DIR holds")
-    add("--docs", action="store_true", help="write docs/operators.md (or models.md) from DIR")
+    add(
+        "--docs",
+        action="store_true",
+        help="write docs/operators.md from DIR and the ratchet, or models.md from DIR",
+    )
     add("--update-ratchet", action="store_true", help="write what passed to tests/ops/ratchet.json")
     args = parser.parse_args()
     if args.models:
@@ -216,13 +220,15 @@ def main() -> int:
         f.write("\n".join(failures) + "\n")
     print(report.summary_text(found))
     print(f"{len(failures)} lines about failures: {os.path.join(args.out, 'failures.txt')}")
+    ratchet = report.read_ratchet(RATCHET)
     if args.docs:
         from torch_tpu.conformance import docs
 
-        path, write = (MODEL_DOCS, docs.write_models) if args.models else (DOCS, docs.write)
-        write(path, rows)
-        print(f"wrote {path}")
-    ratchet = report.read_ratchet(RATCHET)
+        if args.models:
+            docs.write_models(MODEL_DOCS, rows)
+        else:
+            docs.write(DOCS, report.with_remembered(ratchet, rows))
+        print(f"wrote {MODEL_DOCS if args.models else DOCS}")
     lost = report.regressions(ratchet, rows)
     if args.update_ratchet:
         report.write_ratchet(RATCHET, report.updated(ratchet, rows))
