@@ -46,7 +46,8 @@ Do not edit it.
 """
 _LEGEND = """✓ every sample right · ≈ all within 1e-3, which is what PyTorch asks of CUDA against the CPU, but not
 within the tolerance of the dtype · 3/5 so many samples right · – PyTorch's CPU has it not, or takes none of the
-samples · empty: not run. `int` is int8 to int64 and uint8, `other` the wider unsigned integers, complex32 and float8.
+samples · empty: not run. `int` is int8 to int64 and uint8, `other` the wider unsigned integers, complex32 and float8;
+`compiled` is float32 forward and gradients under torch.compile.
 `worst` is the largest difference of a float32 forward result, relative to the largest value of the result.
 """
 
@@ -108,6 +109,7 @@ def write(path: str, rows: dict) -> None:
     programs, refused, compiled = _tpu(rows)
     by_name = collections.defaultdict(dict)
     agree = collections.defaultdict(list)
+    under_compile = collections.defaultdict(list)
     for row in rows.values():
         if row["kind"] in ("tpu", "programs"):
             continue
@@ -115,6 +117,8 @@ def write(path: str, rows: dict) -> None:
             agree[row["kind"], row["name"]].append(row)
         elif row["mode"] == "strict":
             by_name[row["kind"], row["name"]][row["check"], row["dtype"]] = row
+        elif row["mode"] == "compile":
+            under_compile[row["kind"], row["name"]].append(row)
 
     run = {(c, d) for of in by_name.values() for c, d in of}
 
@@ -124,7 +128,7 @@ def write(path: str, rows: dict) -> None:
             return ""
         return _cell([of[w] for w in wanted if w in of])
 
-    head = ["operator", *_COLUMNS, *_CHECKS.values(), "fused", "TPU", "worst"]
+    head = ["operator", *_COLUMNS, *_CHECKS.values(), "fused", "compiled", "TPU", "worst"]
     for kind, title in (("op", "Operators"), ("foreach", "Foreach functions")):
         lines += [f"## {title}\n", _LEGEND if kind == "op" else "", f"| {' | '.join(head)} |"]
         lines.append("|---" * len(head) + "|")
@@ -136,7 +140,8 @@ def write(path: str, rows: dict) -> None:
                 cells.append(cell(of, [("forward", d) for d in dtypes]))
             for check in _CHECKS:
                 cells.append(cell(of, [(check, d) for d in DTYPES]))
-            cells.append(_cell(agree[_, name]) if (_, name) in agree else "")
+            for rest in (agree, under_compile):
+                cells.append(_cell(rest[_, name]) if (_, name) in rest else "")
             own = set(programs.get(name, ()))
             done = own & compiled
             cells.append("✗" if own & set(refused) else "✓" if done and done == own else "")
