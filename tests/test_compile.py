@@ -243,6 +243,51 @@ def test_operators_of_other_libraries():
     assert len(calls) == 3
 
 
+def test_operators_of_other_libraries_that_write_and_have_gradients():
+    @torch.library.custom_op("test_compile::fill", mutates_args=("x",))
+    def fill(x: torch.Tensor, value: float) -> None:
+        x.fill_(value)
+
+    @torch.library.custom_op("test_compile::square", mutates_args=())
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    square.register_fake(torch.empty_like)
+    square.register_autograd(
+        lambda ctx, grad: 2 * ctx.saved_tensors[0] * grad,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    )
+
+    def f(x):
+        y = torch.zeros_like(x)
+        fill(y, 3.0)
+        return square(x + y) * 2
+
+    check(f, data(4, 6, requires_grad=True), backward=True)
+
+
+def test_a_graph_break():
+    seen = []
+
+    def f(x):
+        y = x * 2
+        seen.append(y.shape)
+        torch._dynamo.graph_break()
+        return y.sin() + 1 if y.sum() > 0 else y - 1
+
+    check(f, data(4, 6, requires_grad=True), backward=True, fullgraph=False)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "max-autotune"}, {"mode": "reduce-overhead"}, {"dynamic": True}, {"dynamic": False}],
+    ids=str,
+)
+def test_options_of_torch_compile(options):
+    check(lambda x: x.sin() @ x.t(), data(4, 6), **options)
+
+
 def test_a_graph_on_the_cpu_is_left_alone():
     x = torch.ones(3)
     assert torch.equal(torch.compile(lambda x: x + 1, backend="tpu")(x), x + 1)
@@ -281,6 +326,58 @@ def test_scans():
     check(f, data(5, 4))
 
 
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device=DEVICE)
+
+    def flex(q, k, v):
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j) * 0.01, mask)
+
+    def plain(q, k, v):
+        place = torch.arange(128, device=DEVICE)
+        distance = place[:, None] - place
+        bias = torch.where(distance >= 0, distance * 0.01, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, bias)
+
+    args = [data(1, 2, 128, 8 + i, requires_grad=True)[..., :8] for i in range(3)]
+    compiled = torch.compile(flex, backend="tpu", fullgraph=True)
+    for mine, other in zip(run(compiled, args, True), run(plain, args, True), strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu(), rtol=1e-4, atol=1e-5)
+    assert programs(compiled, *(a.detach() for a in args))[0] == 1
+
+
+def test_compiled_autograd():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(DEVICE)
+
+    def gradients(backward):
+        model.zero_grad()
+        backward(model(data(4, 6)).square().sum())
+        return [p.grad for p in model.parameters()]
+
+    def backward(loss):
+        with torch._dynamo.compiled_autograd._enable(lambda g: torch.compile(g, backend="tpu")):
+            loss.backward()
+
+    expected = gradients(torch.Tensor.backward)
+    for mine, other in zip(gradients(backward), expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), other.cpu())
+
+
+def test_activations_kept_on_the_cpu():
+    def f(x):
+        with torch.autograd.graph.save_on_cpu():
+            return (x.sin() * x).exp()
+
+    check(f, data(4, 6, requires_grad=True), backward=True, fullgraph=False)
+
+
+def test_an_exported_program():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(DEVICE)
+    program = torch.export.export(model, (data(4, 6),))
+    check(program.module(), data(4, 6))
+
+
 # ---- whole steps --------------------------------------------------------------------------------
 
 
@@ -315,6 +412,83 @@ def test_a_captured_step_is_one_program_and_trains_the_same(mode):
         expected, many = training(False)
         actual, one = training(True)
     assert one == 1 <= many
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
+
+
+OPTIMIZERS = {
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "Adam": {"amsgrad": True},
+    "NAdam": {},
+    "RAdam": {},
+    "Adamax": {},
+    "RMSprop": {"centered": True, "momentum": 0.5},
+    "Adagrad": {},
+    "Adadelta": {},
+    "ASGD": {"capturable": True},  # else it reads its state on the host
+    "Rprop": {},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_captured_step_with_any_optimizer_and_a_changing_rate(name):
+    def train(capture):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 3).to(DEVICE)
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.05, **OPTIMIZERS[name])
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=0.1, total_steps=20, cycle_momentum=False
+        )
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss.detach()
+
+        step = torch_tpu.capture(step) if capture else step
+        made = []
+        for _ in range(8):
+            ran, _ = programs(step, data(5, 6))
+            made.append(torch.tpu.cache_stats()["programs_in_memory"])
+        return list(model.parameters()), ran, made
+
+    expected, *_ = train(False)
+    actual, ran, made = train(True)
+    for mine, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
+    assert ran == 1
+    # RAdam is another formula from its sixth step on.
+    assert made[-1] == made[-2]
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_captured_step_with_a_gradient_scaler(overflow):
+    def train(capture):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 3).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        scaler = torch.amp.GradScaler("tpu", init_scale=2.0**100 if overflow else 2.0**10)
+
+        def step(x):
+            optimizer.zero_grad()
+            with torch.autocast("tpu", dtype=torch.float16):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        step = torch_tpu.capture(step) if capture else step
+        for _ in range(3):
+            ran, loss = programs(step, data(5, 6))
+        return [*model.parameters(), loss, torch.tensor(scaler.get_scale())], ran
+
+    expected, _ = train(False)
+    actual, ran = train(True)
+    assert ran == 1
     for mine, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
 

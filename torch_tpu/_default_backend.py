@@ -73,11 +73,23 @@ def _refuse(common) -> None:
     common.register_backend_for_device("tpu", _Refusal, _Refusal)
 
 
+def _admit(flex) -> None:
+    """flex_attention has a list of devices and no hook to add to it; the operator itself takes any."""
+    known = flex._validate_device
+
+    def validate(query, key, value):
+        if query.device.type != "tpu":
+            known(query, key, value)
+
+    flex._validate_device = validate
+
+
 def install() -> None:
     """Called once, when the device is registered."""
     actions = {
         "torch._dynamo.backends.registry": _set_default,
         "torch._inductor.codegen.common": _refuse,
+        "torch.nn.attention.flex_attention": _admit,
     }
     for name in list(actions):
         if name in sys.modules:

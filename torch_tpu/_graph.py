@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
@@ -126,7 +127,7 @@ class _Sizes:
 
     def _learn(self, symbolic: Any, real: int) -> None:
         if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_symbol:
-            self.symbols[symbolic.node.expr] = real
+            self.symbols[symbolic.node.expr] = sympy.Integer(real)
 
     def strides(self, node: Node) -> list[int] | None:
         """Those that whoever made the graph expects of the node's value."""
@@ -313,8 +314,15 @@ class Piece:
             self.parts = _Parts(module, eager)
         else:
             self.constants = _constants_to_inputs(module)
-            # By placeholder: whether it takes a number.
-            self.numbers = [_is_number(n) for n in module.graph.find_nodes(op="placeholder")]
+            # By placeholder: whether it takes a number, and those of CPU tensors that nothing uses
+            # (compiled autograd hands over the like).
+            inputs = module.graph.find_nodes(op="placeholder")
+            self.numbers = [_is_number(n) for n in inputs]
+            self.unused = [
+                i
+                for i, n in enumerate(inputs)
+                if not n.users and not all(map(_on_device, _tensors(n)))
+            ]
             self.program = _C.CompiledGraph(f"graph_{next(_serial)}", self._trace)
 
     def _trace(self, tensors: list, ints: list) -> list:
@@ -326,6 +334,8 @@ class Piece:
     def __call__(self, args: list) -> list:
         if self.program is None:
             return self.parts(args)
+        for i in self.unused:
+            args[i] = None
         try:
             out = self.program(args + self.constants if self.constants else args)
         except _NodeFailed as failure:
