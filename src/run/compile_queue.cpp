@@ -138,7 +138,16 @@ CompileQueue::CompileQueue(std::shared_ptr<pjrt::Client> client)
       disk_(DiskCache::Options::from_environment()),
       root_(shared_root()) {
   const unsigned count = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
-  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { loop(); });
+  // Hashing the plugin takes longer than loading a small program: it starts before there is one.
+  threads_.emplace_back([this] {
+    try {
+      client_->plugin()->identity();
+    } catch (const std::exception&) {
+      // Whoever needs it next is told.
+    }
+    loop();
+  });
+  for (unsigned i = 1; i < count; ++i) threads_.emplace_back([this] { loop(); });
 }
 
 void CompileQueue::stop() {
