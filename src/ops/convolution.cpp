@@ -104,6 +104,36 @@ Value native_grad_weight(Call& c, const Geometry& g, const Value& gy, const Valu
   return hlo::convolution(x, gy, dims, config, hlo::opmath(x.dtype()));
 }
 
+// PyTorch gives a one-dimensional convolution a second axis, of one pixel under one tap. Without
+// such axes programs are plainer, and libtpu does not split the other axis over them (0.0.52 aborts
+// on some of what it makes of that).
+template <typename Form>
+Value natively(Call& c, Form form, const Geometry& g, const Value& a, const Value& b) {
+  Dims kept;
+  for (int64_t i = 0; i < g.axes(); ++i)
+    if (g.in[i] != 1 || g.out[i] != 1 || g.kernel[i] != 1 || g.padding[i] != 0) kept.push_back(i);
+  if (kept.empty()) kept.push_back(0);
+  if (static_cast<int64_t>(kept.size()) == g.axes()) return form(c, g, a, b);
+  Geometry fewer = g;
+  for (Dims Geometry::* of : {&Geometry::in, &Geometry::out, &Geometry::kernel, &Geometry::stride,
+                              &Geometry::padding, &Geometry::dilation}) {
+    Dims chosen;
+    for (int64_t i : kept) chosen.push_back((g.*of)[i]);
+    fewer.*of = chosen;
+  }
+  const auto narrow = [&](const Value& x) {
+    Dims dims = {x.dim(0), x.dim(1)};
+    for (int64_t i : kept) dims.push_back(x.dim(2 + i));
+    return hlo::reshape(x, dims);
+  };
+  const Value y = form(c, fewer, narrow(a), narrow(b));
+  Dims dims(g.axes() + 2, 1);
+  dims[0] = y.dim(0);
+  dims[1] = y.dim(1);
+  for (size_t i = 0; i < kept.size(); ++i) dims[2 + kept[i]] = y.dim(2 + i);
+  return hlo::reshape(y, dims);
+}
+
 // ---- products of matrices -----------------------------------------------------------------------
 
 // Positions in the tiled form [a, b, out1, k1, out2, k2...] ordered as [a, k..., b, out...].
@@ -284,14 +314,15 @@ bool backward_on_host(const Call& c, const Geometry& g) {
 
 Value forward(Call& c, const Geometry& g, const Value& x, const Value& w) {
   const bool matrices = as_matrices(c, g) && !many_pixels(g, hlo::opmath(x.dtype()));
-  return matrices ? matrix_forward(c, g, x, w) : native_forward(c, g, x, w);
+  return matrices ? matrix_forward(c, g, x, w) : natively(c, native_forward, g, x, w);
 }
 Value grad_input(Call& c, const Geometry& g, const Value& gy, const Value& w) {
-  return as_matrices(c, g) ? matrix_grad_input(c, g, gy, w) : native_grad_input(c, g, gy, w);
+  return as_matrices(c, g) ? matrix_grad_input(c, g, gy, w)
+                           : natively(c, native_grad_input, g, gy, w);
 }
 Value grad_weight(Call& c, const Geometry& g, const Value& gy, const Value& x) {
   const bool matrices = as_matrices(c, g) && !many_pixels(g, hlo::opmath(x.dtype()));
-  return matrices ? matrix_grad_weight(c, g, gy, x) : native_grad_weight(c, g, gy, x);
+  return matrices ? matrix_grad_weight(c, g, gy, x) : natively(c, native_grad_weight, g, gy, x);
 }
 
 // ---- arguments ----------------------------------------------------------------------------------

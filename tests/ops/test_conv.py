@@ -28,6 +28,9 @@ GEOMETRIES = {
     "many pixels": ((2, 3, 30, 30), (4, 3, 3, 3), {"padding": 1}),
     "wide kernel": ((1, 2, 20, 20), (3, 2, 12, 12), {"padding": 6}),
     "wide padding": ((1, 2, 4, 4), (3, 2, 2, 2), {"padding": 3}),
+    # What a one-dimensional convolution is made of.
+    "flat": ((2, 3, 1, 600), (4, 3, 1, 3), {"padding": (0, 2)}),
+    "flat, wide kernel": ((2, 4, 1, 150), (8, 1, 1, 130), {"padding": (0, 2), "groups": 4}),
 }
 
 
@@ -51,6 +54,7 @@ TRANSPOSED = {
     "strided": ((2, 4, 5, 6), (4, 6, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
     "grouped": ((2, 4, 5, 6), (4, 3, 3, 3), {"groups": 2, "stride": (1, 2), "dilation": 2}),
     "upscaling": ((2, 4, 3, 3), (4, 2, 2, 2), {"stride": 2}),
+    "flat, wide kernel": ((2, 4, 1, 20), (4, 3, 1, 130), {"groups": 2, "stride": (1, 2)}),
 }
 
 
