@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fresh_process import run
 
 tpu = torch.tpu
 
@@ -129,18 +130,6 @@ def test_out_of_memory_says_how_much_and_what_to_do():
 
 
 # ---- in processes of their own ----
-
-
-def run(code: str, **environment: str) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 TRY = """

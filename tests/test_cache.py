@@ -13,6 +13,7 @@ import threading
 import time
 
 import pytest
+from fresh_process import run
 
 # Six programs of a known value; what the process says of its cache is the last line.
 WORK = """
@@ -271,16 +272,8 @@ b = torch.ones(4, device="tpu") + torch.ones(4, device="tpu")
 print(a.tolist(), b.tolist())
 """
 
-    def log(**environment):
-        env = os.environ | {"TORCH_TPU_CACHE_DIR": str(tmp_path), "TORCH_TPU_LOG": "cache"}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=env | environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
+    def log():
+        done = run(code, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_LOG="cache")
         return [line for line in done.stderr.splitlines() if "aten::add.Tensor" in line]
 
     first, second = log()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 - torch.compile: a graph is one program, and gives what eager gives.
-import subprocess
-import sys
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from fresh_process import python
 from torch import nn
 
 import torch_tpu
@@ -542,10 +541,6 @@ def test_an_error_in_a_step_leaves_the_device_usable():
 # ---- the default backend ------------------------------------------------------------------------
 
 
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-
-
 def test_no_backend_named_means_ours():
     code = """
 import torch
@@ -561,7 +556,6 @@ try:
 except Exception as error:
     print(error)
 """
-    done = python(code)
-    lines = done.stdout.splitlines()
-    assert lines[0] == "1", done.stderr
-    assert 'backend="tpu"' in done.stdout
+    first, *message = python(code).splitlines()
+    assert first == "1"
+    assert 'backend="tpu"' in "".join(message)

@@ -2,27 +2,12 @@
 """What callers written for torch.cuda ask of a device module."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from fresh_process import python, run
 
 tpu = torch.tpu
-
-
-def python(code: str, **environment: str) -> str:
-    """Runs code in a new interpreter and returns what it prints; stderr must stay empty."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.strip()
 
 
 @pytest.fixture(autouse=True)
@@ -395,11 +380,4 @@ else:
     print("ran", torch.tpu.fallback_counts())
 """
     assert python(code).startswith(("refused {}", "ran {}"))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TORCH_TPU_CPU_FALLBACK": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout.startswith("ran"), done.stderr
+    assert run(code, TORCH_TPU_CPU_FALLBACK="1").stdout.startswith("ran")

@@ -4,29 +4,15 @@ kind; each test here is something that one of them relied on. The points about c
 with the process group.
 """
 
-import os
 import struct
-import subprocess
 import sys
 import threading
 
 import pytest
 import torch
+from fresh_process import python
 
 tpu = torch.tpu
-
-
-def python(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.strip()
 
 
 # ---- registration ----

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 - torch_tpu.export: one file that runs without the module it was made of.
 import json
-import subprocess
-import sys
 import zipfile
 
 import pytest
 import torch
+from fresh_process import run
 from torch import nn
 
 import torch_tpu
@@ -64,7 +63,7 @@ weights = program.weights
 assert weights["calls"].item() == 2
 assert weights["up.weight"] is weights["down.weight"]
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    run(code)
 
 
 def test_tied_weights_are_stored_once(tmp_path):

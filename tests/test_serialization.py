@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 - save, load, copy and exchange of tensors: files, pickle, deepcopy, DLPack, NumPy.
 import copy
 import io
-import os
 import pickle
-import subprocess
-import sys
 
 import numpy
 import pytest
 import torch
+from fresh_process import python
 
 DTYPES = [
     torch.float32,
@@ -140,16 +138,7 @@ try:
 except RuntimeError as e:
     print("without map_location:", e)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "map_location" in done.stdout
-    assert done.stderr == ""
+    assert "map_location" in python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
 
 def test_parameters_and_gradients(tmp_path):
