@@ -56,7 +56,7 @@ int64_t count_range(const Number* a) {
 
 Values steps_from(Call& c, DType dtype, int64_t count) {
   c.check(count != kStepIsZero, "step must be nonzero");
-  c.check_value(count != kStepBecomesZero, "step must be nonzero once it is an integer");
+  c.check_value(count != kStepBecomesZero, "step must be nonzero, also as a whole number");
   c.check(count != kNotFinite, "unsupported range: start and end must be finite");
   c.check(count != kWrongSign, "upper bound and lower bound inconsistent with step sign");
   // The counter of float types is exact as long as count is; integers wrap like PyTorch's.

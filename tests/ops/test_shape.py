@@ -40,6 +40,8 @@ def test_arange_errors():
     ):
         with pytest.raises(RuntimeError, match=message):
             torch.arange(*args, device="tpu")
+    with pytest.raises(ValueError, match="nonzero"):
+        torch.arange(0, 64, 0.5, out=torch.empty(0, dtype=torch.int64, device="tpu"))
 
 
 def test_linspace_ends_are_exact():
