@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from torch_tpu import _C, _graph, _hlo
+from torch_tpu import _C, _graph, _hlo, _page
 
 _DRAWN = 400  # instructions in a picture
 
@@ -82,7 +82,7 @@ class Report:
 
     def html(self, path: str | os.PathLike) -> None:
         """Writes one page that needs no other file and no network."""
-        Path(path).write_text(_page(self), encoding="utf-8")
+        Path(path).write_text(_html(self), encoding="utf-8")
 
 
 def _inside(module: _hlo.Module, instruction: _hlo.Instruction) -> Counter:
@@ -198,27 +198,20 @@ def explain(fn: Callable, *inputs: Any, **kwargs: Any) -> Report:
 
 
 # ---- as text ---------------------------------------------------------------------------------
-def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return "not told"
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
-
-
 def _counts(ops: dict[str, int]) -> str:
     return ", ".join(f"{name} x{n}" if n > 1 else name for name, n in ops.items())
 
 
 def _summary(program: Program) -> list[tuple[str, str]]:
     rows = [
-        ("flops", _amount(program.flops, "flop")),
-        ("bytes accessed", _amount(program.bytes_accessed, "B")),
+        ("flops", _page.amount(program.flops, "flop")),
+        ("bytes accessed", _page.amount(program.bytes_accessed, "B")),
         ("compile time", f"{program.compile_seconds:.3f} s"),
     ]
     rows += [
-        (f"memory: {k}", _amount(v, "B")) for k, v in program.memory.items() if v or k != "host"
+        (f"memory: {k}", _page.amount(v, "B"))
+        for k, v in program.memory.items()
+        if v or k != "host"
     ]
     return rows
 
@@ -233,7 +226,7 @@ def _report_lines(report: Report) -> Iterator[str]:
         yield graph.code.strip()
         yield "\n-- by source line (flops: matrix products, convolutions and attention)"
         for where, line in graph.lines.items():
-            yield f"{_amount(line.flops, 'flop'):>12}  {where or '(no line)'}: {_counts(line.ops)}"
+            yield f"{_page.amount(line.flops, 'flop'):>12}  {where or '(no line)'}: {_counts(line.ops)}"
         for op in graph.between:
             yield f"run between programs: {op}"
         for m, program in enumerate(graph.programs):
@@ -247,15 +240,6 @@ def _report_lines(report: Report) -> Iterator[str]:
 
 
 # ---- as a page -------------------------------------------------------------------------------
-_STYLE = """
-body { font: 14px system-ui, sans-serif; margin: 2em auto; max-width: 75em; color: #222; }
-pre { background: #f6f6f6; padding: 1em; overflow: auto; max-height: 40em; font-size: 12px; }
-table { border-collapse: collapse; margin: 1em 0; }
-td, th { border: 1px solid #ddd; padding: 3px 8px; text-align: left; vertical-align: top; }
-td.n { text-align: right; white-space: nowrap; }
-.picture { overflow: auto; border: 1px solid #ddd; max-height: 50em; }
-svg text { font: 11px system-ui, sans-serif; }
-"""
 _COLOURS = {
     "parameter": "#e8eef7",
     "constant": "#f0f0f0",
@@ -341,34 +325,17 @@ def _picture(module: _hlo.Module) -> str:
     )
 
 
-def _details(title: str, text: str) -> str:
-    return (
-        f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"
-    )
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    def cells(row: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row) + "</tr>"
-
-    return f"<table>{cells(head, 'th')}{''.join(cells(r, 'td') for r in rows)}</table>"
-
-
-def _page(report: Report) -> str:
-    name = html.escape(report.name)
-    out = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
-    ]
+def _html(report: Report) -> str:
+    out = [_page.begin(report.name)]
     out += [f"<p>Graph break: {html.escape(reason)}</p>" for reason in report.breaks]
     for n, graph in enumerate(report.graphs):
         out.append(f"<h2>Graph {n} ({graph.kind})</h2>")
-        out.append(_details("Operators", graph.code))
+        out.append(_page.details("Operators", graph.code))
         out.append(
-            _table(
+            _page.table(
                 ["source line", "flops of contractions", "operators"],
                 [
-                    [where or "(no line)", _amount(line.flops, "flop"), _counts(line.ops)]
+                    [where or "(no line)", _page.amount(line.flops, "flop"), _counts(line.ops)]
                     for where, line in graph.lines.items()
                 ],
             )
@@ -376,15 +343,15 @@ def _page(report: Report) -> str:
         out += [f"<p>Run between programs: {html.escape(op)}</p>" for op in graph.between]
         for m, program in enumerate(graph.programs):
             out.append(f"<h3>Program {n}.{m}</h3>")
-            out.append(_table(["", ""], [list(r) for r in _summary(program)]))
+            out.append(_page.table(["", ""], [list(r) for r in _summary(program)]))
             if program.module is not None:
                 out.append(_picture(program.module))
             fusions = [
                 [f["name"], f["kind"], f["shape"], _counts(f["ops"])] for f in program.fusions()
             ]
             if fusions:
-                out.append(_table(["fusion", "kind", "result", "instructions"], fusions))
-            out.append(_details("StableHLO", program.stablehlo))
-            out.append(_details("Optimized HLO", program.optimized or "(not told)"))
-    out.append("</body></html>\n")
+                out.append(_page.table(["fusion", "kind", "result", "instructions"], fusions))
+            out.append(_page.details("StableHLO", program.stablehlo))
+            out.append(_page.details("Optimized HLO", program.optimized or "(not told)"))
+    out.append(_page.END)
     return "\n".join(out)

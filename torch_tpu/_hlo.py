@@ -74,6 +74,7 @@ class Instruction:
     target: str = ""  # of a custom call
     contracted: list[int] = field(default_factory=list)  # dimensions of a dot's first operand
     kernel_output: int = 0  # dimension of a convolution's second operand
+    origin: str = ""  # the operator that it was made of, and the line: "aten::mm at file.py:12"
 
 
 @dataclass
@@ -219,6 +220,15 @@ def _shape(data: memoryview) -> tuple[str, tuple[int, ...], int]:
     return f"{name}[{','.join(map(str, dims))}]", tuple(dims), math.prod(dims) * bits // 8
 
 
+def _origin(data: memoryview) -> str:
+    """Of OpMetadata."""
+    found = dict(_fields(data))
+    name = _text(found.get(2, b"")).rstrip("/")
+    if 3 not in found:
+        return name
+    return f"{name} at {_text(found[3])}:{found.get(4, 0)}"
+
+
 def _instruction(data: memoryview) -> Instruction:
     out = Instruction()
     for number, value in _fields(data):
@@ -232,6 +242,8 @@ def _instruction(data: memoryview) -> Instruction:
             out.kernel_output = dict(_fields(value)).get(4, 0)
         elif number == 30:
             out.contracted = [n for k, v in _fields(value) if k == 1 for n in _numbers(v)]
+        elif number == 7:
+            out.origin = _origin(value)
         elif number == 11:
             out.fusion_kind = _text(value)
         elif number == 28:

@@ -139,6 +139,7 @@ Values Builder::append(std::string name, std::span<const Value> operands, std::s
   instr.attributes = std::move(attributes);
   instr.regions = std::move(regions);
   instr.callee = std::move(callee);
+  instr.location = location_;
   instr.first_result = static_cast<int32_t>(types_.size());
   instr.result_count = static_cast<int32_t>(results.size());
   Values values;
@@ -158,6 +159,7 @@ Value Builder::append1(std::string name, std::span<const Value> operands, std::s
   }
   instr.name = std::move(name);
   instr.attributes = std::move(attributes);
+  instr.location = location_;
   instr.first_result = new_value(std::move(result));
   const int32_t id = instr.first_result;
   (open_.empty() ? body_ : *open_.back()).push_back(std::move(instr));
@@ -203,6 +205,9 @@ Values Builder::inline_call(const Function& fn, std::span<const Value> args) {
   renumber.define = [&](int32_t old_id) { return new_value(fn.types[old_id]); };
   std::vector<Instr> copy = fn.body;
   renumber.body(copy);
+  if (location_) {
+    for (Instr& instr : copy) instr.location = location_;
+  }
   std::vector<Instr>& target = open_.empty() ? body_ : *open_.back();
   std::move(copy.begin(), copy.end(), std::back_inserter(target));
   std::vector<int32_t> results = fn.results;

@@ -48,7 +48,8 @@ struct Instr {
   std::vector<Region> regions;
   int32_t first_result = 0;
   int32_t result_count = 1;
-  std::shared_ptr<const TextFunction> callee = {};  // of call_text
+  std::shared_ptr<const TextFunction> callee = {};   // of call_text
+  std::shared_ptr<const std::string> location = {};  // what stands in MLIR's loc(...)
   bool operator==(const Instr&) const = default;
 };
 
@@ -102,6 +103,10 @@ class Builder {
   Region region(const std::vector<Type>& args, const std::function<Values(const Values&)>& fn);
   // Inlines another function; returns its results.
   Values inline_call(const Function& fn, std::span<const Value> args);
+  // Where the instructions to come are from: what location_text() gives; null: nobody asks.
+  void set_location(std::shared_ptr<const std::string> location) {
+    location_ = std::move(location);
+  }
   // Drops what the results do not need (instructions with side effects stay), numbers the values
   // densely, and leaves the builder empty: its Values are no longer good for anything.
   Function finish(std::span<const Value> results);
@@ -116,7 +121,11 @@ class Builder {
   std::vector<int32_t> params_;
   std::vector<Instr> body_;
   std::vector<std::vector<Instr>*> open_;  // innermost last; empty means body_
+  std::shared_ptr<const std::string> location_;
 };
+
+// MLIR's form of a location that has a name ("aten::add") and a line ("file.py:12", or words).
+std::string location_text(std::string_view name, std::string_view line);
 
 inline const Type& Value::type() const { return builder_->type(id_); }
 

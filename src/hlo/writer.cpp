@@ -106,6 +106,11 @@ class Writer {
       }
       out_ += ')';
     }
+    if (instr.location) {
+      out_ += " loc(";
+      out_ += *instr.location;
+      out_ += ')';
+    }
     out_ += '\n';
   }
 
@@ -137,7 +142,33 @@ void collect(const std::vector<Instr>& body, std::map<std::string, const std::st
   }
 }
 
+void append_quoted(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c < 0x20 && c >= 0 ? ' ' : c;
+  }
+  out += '"';
+}
+
 }  // namespace
+
+std::string location_text(std::string_view name, std::string_view line) {
+  const size_t colon = line.rfind(':');
+  const bool in_file = colon != std::string_view::npos && colon + 1 < line.size() &&
+                       line.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
+  std::string out;
+  if (!in_file) {
+    append_quoted(out, std::string(name) + ", " + std::string(line));
+    return out;
+  }
+  append_quoted(out, name);
+  out += '(';
+  append_quoted(out, line.substr(0, colon));
+  out += line.substr(colon);
+  out += ":0)";
+  return out;
+}
 
 std::string write_module(const Function& main, const ModuleOptions& options) {
   std::string out;

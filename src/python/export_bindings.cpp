@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "src/pjrt/error.h"
+#include "src/python/compiled_facts.h"
 #include "src/python/graph_body.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
@@ -79,11 +81,7 @@ GraphText from_dict(const py::dict& d) {
 
 py::dict inspect(const std::string& module) {
   run::Runtime& runtime = run::Runtime::instance();
-  double seconds = 0;
-  std::map<std::string, double> cost;
-  pjrt::CompiledProgram::MemoryStats memory;
-  pjrt::CompiledProgram::OptimizedProgram optimized;
-  bool has_memory = true;
+  CompiledFacts facts;
   {
     py::gil_scoped_release release;
     tensor::guard([&] {
@@ -92,36 +90,47 @@ py::dict inspect(const std::string& module) {
       const auto options = run::compile_options_for(client);
       const auto begin = std::chrono::steady_clock::now();
       const pjrt::Executable made = client.compile(module, options);
-      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      cost = made.cost();
-      try {
-        memory = made.memory_stats();
-      } catch (const std::exception&) {
-        has_memory = false;
-      }
-      optimized = made.optimized_program();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      facts = facts_of(made, seconds.count());
     });
   }
+  return to_dict(facts);
+}
+
+}  // namespace
+
+CompiledFacts facts_of(const pjrt::CompiledProgram& program, double compile_seconds) {
+  CompiledFacts facts;
+  facts.compile_seconds = compile_seconds;
+  facts.cost = program.cost();
+  try {
+    facts.memory = program.memory_stats();
+  } catch (const pjrt::Error& error) {
+    if (!error.is_unimplemented()) throw;
+  }
+  facts.optimized = program.optimized_program();
+  return facts;
+}
+
+py::dict to_dict(const CompiledFacts& facts) {
   py::dict d;
-  d["compile_seconds"] = seconds;
-  d["cost"] = cost;
-  d["optimized_format"] = optimized.format;
-  d["optimized"] = py::bytes(optimized.code);
+  d["compile_seconds"] = facts.compile_seconds;
+  d["cost"] = facts.cost;
+  d["optimized_format"] = facts.optimized.format;
+  d["optimized"] = py::bytes(facts.optimized.code);
   py::dict m;
-  if (has_memory) {
-    m["arguments"] = memory.argument_bytes;
-    m["outputs"] = memory.output_bytes;
-    m["temporaries"] = memory.temp_bytes;
-    m["reused arguments"] = memory.alias_bytes;
-    m["code"] = memory.code_bytes;
-    m["peak"] = memory.peak_bytes;
-    m["host"] = memory.host_bytes;
+  if (facts.memory) {
+    m["arguments"] = facts.memory->argument_bytes;
+    m["outputs"] = facts.memory->output_bytes;
+    m["temporaries"] = facts.memory->temp_bytes;
+    m["reused arguments"] = facts.memory->alias_bytes;
+    m["code"] = facts.memory->code_bytes;
+    m["peak"] = facts.memory->peak_bytes;
+    m["host"] = facts.memory->host_bytes;
   }
   d["memory"] = m;
   return d;
 }
-
-}  // namespace
 
 void bind_export(py::module_& m) {
   // (name, body as CompiledGraph's, [(dtype, sizes)] of the inputs, "cpu" or "tpu") -> dict.

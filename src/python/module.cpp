@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "src/pjrt/plugin.h"
-#include "src/pjrt/topology.h"
 #include "src/run/runtime.h"
 #include "src/tensor/decompose.h"
 #include "src/tensor/errors.h"
@@ -23,6 +22,7 @@ namespace torch_tpu {
 void bind_device(py::module_& m);   // device_bindings.cpp
 void bind_compile(py::module_& m);  // compile_bindings.cpp
 void bind_export(py::module_& m);   // export_bindings.cpp
+void bind_aot(py::module_& m);      // aot_bindings.cpp
 
 namespace {
 
@@ -219,26 +219,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     observing = on;
     return std::exchange(*texts, {});
   });
-  // Compiles StableHLO text for TPUs that are not here; raises what the compiler says.
-  m.def("_compile_for_topology", [](const std::string& text, const std::string& name) {
-    py::gil_scoped_release release;
-    tensor::guard([&] {
-      std::string path = pjrt::Plugin::find("libtpu");
-      TORCH_CHECK(!path.empty(),
-                  "libtpu is not installed; `pip install libtpu` gives the compiler for TPUs");
-      static std::mutex mutex;
-      static auto* topologies = new std::map<std::string, pjrt::Topology>;
-      std::lock_guard lock(mutex);
-      auto found = topologies->find(name);
-      if (found == topologies->end())
-        found =
-            topologies->emplace(name, pjrt::Topology::create(pjrt::Plugin::load(path), name)).first;
-      found->second.compile(text);
-    });
-  });
   bind_device(m);
   bind_compile(m);
   bind_export(m);
+  bind_aot(m);
 }
 
 }  // namespace torch_tpu

@@ -56,6 +56,14 @@ void Program::plan_donations() {
   }
 }
 
+void Program::keep(const std::vector<bool>& inputs) {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (!inputs[i] || donations_[i] < 0) continue;
+    donations_[i] = -1;
+    new_bytes_ += inputs_[i].bytes();
+  }
+}
+
 const std::vector<Program::Dependence>& Program::dependences() {
   if (!dependences_.empty()) return dependences_;
   auto merge = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
@@ -111,6 +119,10 @@ hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) co
       else
         args.push_back(scalars[scalar + at]);
     }
+    const std::string* line = nodes_[n].line;
+    b.set_location(line != nullptr
+                       ? std::make_shared<const std::string>(hlo::location_text(own.op, *line))
+                       : nullptr);
     std::vector<Value> out = b.inline_call(r.function, args);
     results.insert(results.end(), out.begin(), out.end());
     if (r.error_result >= 0) words.push_back(hlo::reshape(out[r.error_result], {1, 2}));

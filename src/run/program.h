@@ -19,6 +19,7 @@ namespace torch_tpu::run {
 struct ProgramNode {
   graph::RecordPtr record;
   std::vector<int32_t> operands;
+  const std::string* line = nullptr;  // of the user's, for the compiler to quote; or null
 };
 
 // Scalars of one element type travel together in one small vector.
@@ -39,6 +40,9 @@ class Program {
   // `live`: numbers of the results that leave the program.
   Program(graph::Key key, std::vector<ProgramNode> nodes, std::vector<hlo::Type> inputs,
           std::vector<int32_t> live);
+
+  // These inputs are needed afterwards, so none gives its buffer. Before module_text().
+  void keep(const std::vector<bool>& inputs);
 
   // One module for the platform: the CPU's is this program's own; other platforms trace the calls
   // anew, so that what a TPU would get can be checked anywhere.

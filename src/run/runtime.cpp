@@ -227,6 +227,15 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
   calls_.store(calls_.load(std::memory_order_relaxed) + 1,
                std::memory_order_relaxed);  // under mutex_
   const Record& r = *record;
+  if (abstract()) {
+    if (step_depth_ != 0) {
+      window_records_.push_back(record);
+      append(window_records_.back(), inputs, scalars, results);
+      if (origin != nullptr) window_.back().line = origin->line;
+    }
+    for (ArrayPtr& result : results) result->set_placeholder();
+    return;
+  }
   const bool in_step = step_depth_ != 0 && mode() != Mode::Debug;
   if (!in_step && mode() != Mode::DeferAndFuse) {
     submit_alone(record, inputs, scalars, results, origin);
@@ -240,13 +249,32 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     submit_alone(record, inputs, scalars, results, origin);
     return;
   }
+  append(record, inputs, scalars, results);
+  if (!in_step) {  // of a whole step most die in the program
+    int64_t bytes = 0;
+    for (const ArrayPtr& result : results) bytes += result->type().bytes();
+    window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
+                        std::memory_order_relaxed);  // under mutex_
+  }
+  if (r.error_result >= 0) window_origins_.push_back(origin != nullptr ? *origin : Origin{});
+  if (in_step) {
+    if (window_.size() >= kStep) cut();
+    return;
+  }
+  bool repeated = boundary(record.get());
+  if (window_.size() >= kWindow || repeated) cut();
+}
+
+// Writes a call down at the end of the window.
+void Runtime::append(const RecordPtr& record, std::span<ArrayPtr> inputs,
+                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results) {
   WindowNode node;
   node.record = &record;
   node.first_operand = static_cast<uint32_t>(window_operands_.size());
   node.operand_count = static_cast<uint32_t>(inputs.size());
   node.first_result = static_cast<uint32_t>(window_results_.size());
   node.first_scalar = static_cast<uint32_t>(window_scalars_.size());
-  window_hash_.word(r.key.lo);
+  window_hash_.word(record->key.lo);
   for (ArrayPtr& in : inputs) {
     Array& a = *in;
     int32_t code;
@@ -265,26 +293,13 @@ void Runtime::submit(const RecordPtr& record, std::span<ArrayPtr> inputs,
     window_hash_.word(static_cast<uint64_t>(static_cast<int64_t>(code)));
   }
   window_scalars_.insert(window_scalars_.end(), scalars.begin(), scalars.end());
-  int64_t bytes = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     Array& a = *results[i];
     a.window = window_id_;
     a.result_index = static_cast<int32_t>(window_results_.size());
     window_results_.push_back(results[i]);
-    bytes += a.type().bytes();
   }
-  // Of a whole step most die in the program.
-  if (!in_step)
-    window_bytes_.store(window_bytes_.load(std::memory_order_relaxed) + bytes,
-                        std::memory_order_relaxed);  // under mutex_
   window_.push_back(std::move(node));
-  if (r.error_result >= 0) window_origins_.push_back(origin != nullptr ? *origin : Origin{});
-  if (in_step) {
-    if (window_.size() >= kStep) cut();
-    return;
-  }
-  bool repeated = boundary(record.get());
-  if (window_.size() >= kWindow || repeated) cut();
 }
 
 // True at the end of a repeated sequence of op calls (a loop body), so that windows line up with
@@ -314,31 +329,14 @@ bool Runtime::boundary(const Record* record) {
 }
 
 void Runtime::cut() {
-  if (window_.empty()) return;
+  if (window_.empty() || abstract()) return;
   ++step_programs_;
-  // Which results anybody but the window holds. Each is held once by window_results_; a smaller
-  // count can't appear behind our back, as new holders come only through a storage, under mutex_.
-  std::vector<int32_t> live;
-  for (size_t i = 0; i < window_results_.size(); ++i) {
-    if (window_results_[i]->references() > 1) live.push_back(static_cast<int32_t>(i));
-  }
+  std::vector<int32_t> live = live_results();
   graph::KeyHasher hash = window_hash_;
   for (int32_t i : live) hash.word(static_cast<uint64_t>(i));
   hash.word(live.size());
   graph::Key key = hash.finish();
-  auto make = [&] {
-    std::vector<ProgramNode> nodes;
-    std::vector<hlo::Type> inputs;
-    for (const WindowNode& n : window_) {
-      ProgramNode node{*n.record, {}};
-      for (uint32_t i = 0; i < n.operand_count; ++i)
-        node.operands.push_back(window_operands_[n.first_operand + i]);
-      nodes.push_back(std::move(node));
-    }
-    for (const ArrayPtr& in : window_inputs_) inputs.push_back(in->type());
-    return std::make_shared<Program>(key, std::move(nodes), std::move(inputs), live);
-  };
-  std::shared_ptr<Program> program = find_or_make(key, make);
+  std::shared_ptr<Program> program = find_or_make(key, [&] { return window_program(key, live); });
   if (program->output_count() > 0) {
     Invocation& inv = next_invocation();
     inv.program = program;
@@ -348,6 +346,34 @@ void Runtime::cut() {
     std::swap(inv.origins, window_origins_);
     publish();
   }
+  clear_window();
+}
+
+// Which results anybody but the window holds. Each is held once by window_results_; a smaller count
+// can't appear behind our back, as new holders come only through a storage, under mutex_.
+std::vector<int32_t> Runtime::live_results() const {
+  std::vector<int32_t> live;
+  for (size_t i = 0; i < window_results_.size(); ++i) {
+    if (window_results_[i]->references() > 1) live.push_back(static_cast<int32_t>(i));
+  }
+  return live;
+}
+
+std::shared_ptr<Program> Runtime::window_program(const graph::Key& key,
+                                                 std::vector<int32_t> live) const {
+  std::vector<ProgramNode> nodes;
+  std::vector<hlo::Type> inputs;
+  for (const WindowNode& n : window_) {
+    ProgramNode node{*n.record, {}, n.line};
+    for (uint32_t i = 0; i < n.operand_count; ++i)
+      node.operands.push_back(window_operands_[n.first_operand + i]);
+    nodes.push_back(std::move(node));
+  }
+  for (const ArrayPtr& in : window_inputs_) inputs.push_back(in->type());
+  return std::make_shared<Program>(key, std::move(nodes), std::move(inputs), std::move(live));
+}
+
+void Runtime::clear_window() {
   // Results nobody holds never get a buffer.
   for (ArrayPtr& a : window_results_) {
     a->window = 0;
@@ -375,8 +401,51 @@ void Runtime::begin_step() {
 size_t Runtime::end_step() {
   std::lock_guard lock(mutex_);
   if (--step_depth_ != 0) return 1;
+  if (abstract()) {  // nobody wants the program
+    clear_window();
+    window_records_.clear();
+    return 1;
+  }
   cut_for_host();
   return step_programs_;
+}
+
+void Runtime::begin_abstract() {
+  if (!initialized()) start();
+  std::lock_guard lock(mutex_);
+  if (!abstract()) cut_for_host();
+  abstract_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Runtime::end_abstract() {
+  std::lock_guard lock(mutex_);
+  abstract_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Runtime::AbstractStep Runtime::end_abstract_step(std::span<const ArrayPtr> held) {
+  std::lock_guard lock(mutex_);
+  AbstractStep step;
+  if (--step_depth_ != 0) return step;
+  if (!window_.empty()) {
+    const std::vector<int32_t> live = live_results();
+    step.program = window_program({}, live);
+    std::vector<bool> kept;
+    for (const ArrayPtr& in : window_inputs_)
+      kept.push_back(in->references() > 1 + std::count(held.begin(), held.end(), in));
+    step.program->keep(kept);
+    for (int32_t i : live) {
+      step.outputs.push_back(window_results_[i]);
+      auto after = std::upper_bound(
+          window_.begin(), window_.end(), static_cast<uint32_t>(i),
+          [](uint32_t result, const WindowNode& n) { return result < n.first_result; });
+      step.nodes.push_back(static_cast<int32_t>(after - window_.begin()) - 1);
+    }
+    std::swap(step.inputs, window_inputs_);
+    std::swap(step.scalars, window_scalars_);
+  }
+  clear_window();
+  window_records_.clear();
+  return step;
 }
 
 // Where the host reads or waits, a loop body has one of its ends: it is looked for anew from there,
@@ -610,6 +679,9 @@ void Runtime::execute(Invocation& inv) {
     for (size_t i = 0; i < inv.inputs.size(); ++i) {
       Array& a = *inv.inputs[i];
       if (a.state() == Array::Failed) return fail(a.error());
+      if (a.state() == Array::Placeholder)
+        return fail("an argument of " + describe(program, 100) +
+                    " was made for ahead-of-time compilation and has no values");
       if (a.state() != Array::Ready) return fail("internal error: an input was not executed");
       if (a.checks()) checks = true;
       raw_inputs_.push_back(a.buffer().raw());
@@ -710,6 +782,11 @@ void Runtime::settle_checks(Invocation& inv, pjrt::Buffer words) {
 ArrayPtr Runtime::upload(const void* data, const hlo::Type& type) {
   require_usable();
   pjrt::Client& c = client();
+  if (abstract()) {
+    ArrayPtr a(new Array(intern(type)));
+    a->set_placeholder();
+    return a;
+  }
   if (!fits(type.bytes())) {
     drain();
     if (!fits(type.bytes()))
@@ -750,7 +827,9 @@ pjrt::Buffer& Runtime::await(const ArrayPtr& array) {
   if (array->state() == Array::Placeholder)
     throw UserError(
         UserError::Runtime,
-        "a value was read while a function was being traced; its result must not depend on data");
+        "a value was read that is not there: the tensor has only a shape and a dtype, because a "
+        "function is being traced or was made for ahead-of-time compilation. What a function does "
+        "must not depend on data then");
   array->buffer().await();
   return array->buffer();
 }

@@ -87,8 +87,24 @@ class Runtime {
   // tells into how many programs the host cut the step (1: none was cut; 0: nothing was submitted).
   void begin_step();
   size_t end_step();
+  // Between these two nothing is run: results have sizes and dtypes only (Array::Placeholder), and
+  // take no memory. They nest, and hold for all threads.
+  void begin_abstract();
+  void end_abstract();
+  bool abstract() const { return abstract_.load(std::memory_order_relaxed) != 0; }
+  // In place of end_step(), between those two: the step's calls as one program that nobody has
+  // compiled. An input whose storage was overwritten, and that nobody but `held` holds, gives its
+  // buffer to an output. No program: nothing was submitted.
+  struct AbstractStep {
+    std::shared_ptr<Program> program;
+    std::vector<ArrayPtr> inputs, outputs;
+    std::vector<uint64_t> scalars;
+    std::vector<int32_t> nodes;  // of each output: the call that made it
+  };
+  AbstractStep end_abstract_step(std::span<const ArrayPtr> held);
 
-  // A host array as a device array, ready at once; the memory may be reused on return.
+  // A host array as a device array, ready at once (between begin_abstract() and end_abstract(): a
+  // placeholder, and data may be null); the memory may be reused on return.
   ArrayPtr upload(const void* data, const hlo::Type& type);
   // The same without a copy where the plugin can: data stays alive until on_release.
   ArrayPtr adopt(void* data, const hlo::Type& type, std::function<void()> on_release);
@@ -136,6 +152,8 @@ class Runtime {
   struct WindowNode {
     const graph::RecordPtr* record;  // of a call site, which lives as long as the process
     uint32_t first_operand, operand_count, first_result, first_scalar;
+    const std::string* line =
+        nullptr;  // of an abstract step; otherwise programs must not depend on it
   };
 
   void start();
@@ -150,6 +168,11 @@ class Runtime {
   void settle_checks(Invocation& invocation, pjrt::Buffer words);
   void wait_executed(uint64_t sequence);
   bool boundary(const graph::Record* record);
+  void append(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
+              std::span<const uint64_t> scalars, std::span<ArrayPtr> results);
+  std::vector<int32_t> live_results() const;
+  std::shared_ptr<Program> window_program(const graph::Key& key, std::vector<int32_t> live) const;
+  void clear_window();
   void cut_for_host();
   void submit_alone(const graph::RecordPtr& record, std::span<ArrayPtr> inputs,
                     std::span<const uint64_t> scalars, std::span<ArrayPtr> results,
@@ -158,6 +181,7 @@ class Runtime {
   std::mutex mutex_;
   std::atomic<Mode> mode_{Mode::Strict};
   std::atomic<bool> initialized_{false}, forked_{false}, stopping_{false};
+  std::atomic<int> abstract_{0};
   std::mutex init_mutex_;
   std::shared_ptr<pjrt::Client> client_;
   PJRT_Device* device_ = nullptr;
@@ -178,6 +202,8 @@ class Runtime {
   std::vector<uint64_t> window_scalars_;
   std::vector<ArrayPtr> window_results_;
   std::vector<Origin> window_origins_;  // of the nodes with checks
+  std::deque<graph::RecordPtr>
+      window_records_;  // of an abstract step, which may outlive its kernels
   graph::KeyHasher window_hash_;
   // Detection of repeated sequences.
   std::vector<const graph::Record*> history_;

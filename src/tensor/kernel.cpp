@@ -850,7 +850,7 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
     capture->record(r, in, words, out);
     lock.lock();
   } else {
-    if (C10_UNLIKELY(!runtime.fits(site.new_bytes))) {
+    if (C10_UNLIKELY(!runtime.fits(site.new_bytes) && !runtime.abstract())) {
       lock.unlock();
       runtime.drain();
       lock.lock();
@@ -880,7 +880,8 @@ void OpKernel::launch(Frame& f, const CallSite& site, std::unique_lock<std::mute
 bool OpKernel::call_known(c10::ArrayRef<const at::Tensor*> tensors,
                           c10::ArrayRef<const c10::Scalar*> scalars, at::Tensor* out) {
   Runtime& runtime = Runtime::instance();
-  if (!runtime.initialized() || checked_ == Checked::All || Capture::current() != nullptr)
+  if (!runtime.initialized() || checked_ == Checked::All || Capture::current() != nullptr ||
+      runtime.abstract())
     return false;
   std::unique_lock lock(runtime.mutex());
   Frame frame;
@@ -909,7 +910,7 @@ const Record& OpKernel::call_graph(c10::ArrayRef<at::Tensor> tensors, c10::IntAr
   Runtime& runtime = Runtime::instance();
   if (C10_UNLIKELY(!runtime.initialized())) runtime.client();
   std::optional<run::Origin> origin;
-  if (checked_ != Checked::None) origin = call_origin();
+  if (checked_ != Checked::None || runtime.abstract()) origin = call_origin();
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   // The same words as describe() makes of the boxed call.
@@ -949,7 +950,7 @@ void OpKernel::run(torch::jit::Stack* stack, std::optional<run::Origin> origin) 
   // Traces may call back into operators, so the runtime's mutex is not held while tracing; this
   // kernel's own tables are guarded by the same mutex otherwise.
   // Asking Python takes the GIL, which another thread may hold while it waits for the mutex.
-  if (checked_ == Checked::All && !origin) origin = call_origin();
+  if ((checked_ == Checked::All || runtime.abstract()) && !origin) origin = call_origin();
   std::unique_lock lock(runtime.mutex());
   Frame frame;
   describe(frame, args);

@@ -255,7 +255,7 @@ run::ArrayPtr base_of(const at::TensorBase& tensor) {
     if (slot.value) return slot.value;
     type = base_type(*tensor.unsafeGetTensorImpl());
   }
-  std::vector<char> zeros(static_cast<size_t>(type.bytes()), 0);
+  std::vector<char> zeros(r.abstract() ? 0 : static_cast<size_t>(type.bytes()), 0);
   run::ArrayPtr made = r.upload(zeros.data(), type);
   std::lock_guard lock(r.mutex());
   Slot& slot = slot_of(tensor);

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 - Binds ahead-of-time compilation: steps without values, and programs for TPUs elsewhere.
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+
+#include "src/pjrt/plugin.h"
+#include "src/pjrt/topology.h"
+#include "src/python/compiled_facts.h"
+#include "src/run/runtime.h"
+#include "src/tensor/errors.h"
+#include "src/tensor/storage.h"
+
+namespace py = pybind11;
+
+namespace torch_tpu {
+namespace {
+
+using run::ArrayPtr;
+using run::Runtime;
+
+// The value that a tensor's storage had before an abstract step.
+struct HeldValue {
+  ArrayPtr value;
+};
+
+// Made once each, and never destroyed: libtpu has threads of its own at exit.
+const pjrt::Topology& topology(const std::string& name) {
+  const std::string path = pjrt::Plugin::find("libtpu");
+  TORCH_CHECK(!path.empty(),
+              "libtpu is not installed; `pip install libtpu` gives the compiler for TPUs");
+  static std::mutex mutex;
+  static auto* topologies = new std::map<std::string, pjrt::Topology>;
+  std::lock_guard lock(mutex);
+  auto found = topologies->find(name);
+  if (found == topologies->end())
+    found = topologies->emplace(name, pjrt::Topology::create(pjrt::Plugin::load(path), name)).first;
+  return found->second;
+}
+
+py::dict describe(const std::string& name) {
+  std::string version;
+  std::vector<pjrt::DeviceDescription> devices;
+  {
+    py::gil_scoped_release release;
+    tensor::guard([&] {
+      const pjrt::Topology& t = topology(name);
+      version = t.platform_version();
+      devices = t.devices();
+    });
+  }
+  py::dict d;
+  d["platform_version"] = version;
+  d["devices"] = devices.size();
+  d["kind"] = devices.empty() ? "" : devices[0].kind;
+  d["attributes"] = devices.empty() ? std::map<std::string, std::string>() : devices[0].attributes;
+  return d;
+}
+
+py::dict compile(const std::string& text, const std::string& name, bool serialize) {
+  CompiledFacts facts;
+  std::string bytes, fingerprint;
+  {
+    py::gil_scoped_release release;
+    tensor::guard([&] {
+      const pjrt::Topology& t = topology(name);
+      const auto begin = std::chrono::steady_clock::now();
+      const pjrt::CompiledProgram program = t.compile(text);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      facts = facts_of(program, seconds.count());
+      fingerprint = program.fingerprint();
+      if (serialize) bytes = program.serialize();
+    });
+  }
+  py::dict d = to_dict(facts);
+  d["fingerprint"] = py::bytes(fingerprint);
+  d["serialized"] = py::bytes(bytes);
+  return d;
+}
+
+py::list types_of(const std::vector<ArrayPtr>& arrays) {
+  py::list list;
+  for (const ArrayPtr& a : arrays)
+    list.append(py::make_tuple(reinterpret_cast<uintptr_t>(a.get()),
+                               tensor::scalar_type_of(a->type().dtype), a->type().dims));
+  return list;
+}
+
+// The step's program as a TPU gets it, its inputs and outputs as (identity, dtype, sizes), which
+// output takes the memory of each input (or -1), and the line that made each output.
+py::dict end_step(const std::vector<HeldValue>& held) {
+  Runtime::AbstractStep step;
+  std::string text;
+  {
+    py::gil_scoped_release release;
+    tensor::guard([&] {
+      std::vector<ArrayPtr> arrays;
+      for (const HeldValue& h : held) arrays.push_back(h.value);
+      step = Runtime::instance().end_abstract_step(arrays);
+      if (step.program) text = step.program->module_text(graph::Platform::Tpu);
+    });
+  }
+  py::dict d;
+  d["module"] = text;
+  if (!step.program) return d;
+  d["inputs"] = types_of(step.inputs);
+  d["outputs"] = types_of(step.outputs);
+  d["donations"] = step.program->donations();
+  d["calls"] = step.program->nodes().size();
+  py::list lines;
+  for (const int32_t n : step.nodes) {
+    const std::string* line = step.program->nodes()[n].line;
+    lines.append(line != nullptr ? *line : "");
+  }
+  d["lines"] = lines;
+  return d;
+}
+
+}  // namespace
+
+void bind_aot(py::module_& m) {
+  m.def("_begin_abstract", [] {
+    py::gil_scoped_release release;
+    tensor::guard([] { Runtime::instance().begin_abstract(); });
+  });
+  m.def("_end_abstract", [] {
+    py::gil_scoped_release release;
+    Runtime::instance().end_abstract();
+  });
+  m.def("_end_abstract_step", &end_step);
+  py::class_<HeldValue>(m, "_HeldValue");
+  m.def("_has_value", [](const at::Tensor& t) {
+    const ArrayPtr& value = tensor::slot_of(t).value;
+    return value && value->state() != run::Array::Placeholder;
+  });
+  m.def("_hold_value", [](const at::Tensor& t) { return HeldValue{tensor::slot_of(t).value}; });
+  m.def("_restore_value", [](const at::Tensor& t, const HeldValue& held) {
+    std::lock_guard lock(Runtime::instance().mutex());
+    tensor::slot_of(t).value = held.value;
+  });
+  // What identifies a tensor's storage among the inputs and outputs of a step, until it is written.
+  // A storage that nobody has written gets a value: one that is not known rather than zeros.
+  m.def("_value_identity", [](const at::Tensor& t) {
+    py::gil_scoped_release release;
+    return tensor::guard([&] { return reinterpret_cast<uintptr_t>(tensor::base_of(t).get()); });
+  });
+  m.def("_describe_topology", &describe);
+  // (StableHLO text, topology) and (the same, whether to serialize) -> dict; both raise what the
+  // compiler says.
+  m.def("_compile_for_topology", [](const std::string& text, const std::string& name) {
+    py::gil_scoped_release release;
+    tensor::guard([&] { topology(name).compile(text); });
+  });
+  m.def("_inspect_for_topology", &compile);
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0 - ahead-of-time compilation: programs for TPUs that are not here, and what they will cost.
+"""A program is traced without values, compiled by libtpu for the chips that a topology names, and weighed:
+
+with torch_tpu.aot.abstract():                       # tensors on "tpu" take no memory
+    model = Model().to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(x, y):
+        ...
+
+    report = torch_tpu.aot.compile(step, (x, y), topology="v6e:1x1x1")
+print(report)
+"""
+
+import contextlib
+import gc
+import html
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from torch_tpu import _C, _hlo, _page
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One chip of a TPU generation, from the tables in Google's documentation of Cloud TPU."""
+
+    name: str
+    flops: float  # bfloat16, per second
+    bandwidth: float  # of its HBM, bytes per second
+    hbm: int  # bytes
+    cores: int  # devices that it is to the compiler
+
+
+# cloud.google.com/tpu/docs: "System architecture", one page a generation.
+CHIPS = {
+    "v4": Chip("TPU v4", 275e12, 1.228e12, 32 << 30, 1),
+    "v5e": Chip("TPU v5e", 197e12, 0.819e12, 16 << 30, 1),
+    "v5p": Chip("TPU v5p", 459e12, 2.765e12, 95 << 30, 1),
+    "v6e": Chip("TPU v6e", 918e12, 1.640e12, 32 << 30, 1),
+    "tpu7x": Chip("TPU7x", 2307e12, 7.38e12, 192 << 30, 2),
+}
+
+
+@contextlib.contextmanager
+def abstract() -> Iterator[None]:
+    """Within it nothing runs on device "tpu" and its tensors take no memory: a new tensor has a shape,
+    a dtype and strides. Reading a value (`.item()`, printing, a copy to the CPU) raises RuntimeError.
+    Tensors that had values before keep them, unless they are written to. Holds for all threads."""
+    _C._begin_abstract()
+    try:
+        yield
+    finally:
+        _C._end_abstract()
+
+
+# ---- what a program costs --------------------------------------------------------------------
+@dataclass
+class Buffer:
+    """A large value in the program."""
+
+    bytes: int
+    shape: str
+    origin: str  # the operator, and the line that called it
+
+
+@dataclass
+class Report:
+    """What `compile` found. Sizes in bytes, of one device; times in seconds, all estimates."""
+
+    name: str
+    topology: str
+    devices: int
+    chip: Chip | None  # None: a generation that this version does not know
+    memory: dict[str, int]  # by category; they add up to `total`
+    limit: int  # of one device; 0: not known
+    flops: float  # the compiler's count
+    bytes_accessed: float  # the compiler's count
+    model_flops: int  # of the products, convolutions and attention that the function asked for
+    compiler_seconds: float | None  # the compiler's own estimate of the run time, where it has one
+    compile_seconds: float
+    calls: int  # operators
+    largest: list[Buffer]
+    fingerprint: str
+    platform_version: str
+    stablehlo: str = field(repr=False)
+    optimized: str = field(repr=False)  # HLO as text
+    executable: bytes = field(repr=False)  # loads where this libtpu drives such chips
+
+    @property
+    def total(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        return not self.limit or self.total <= self.limit
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Roofline: how long each resource is busy at least."""
+        if self.chip is None:
+            return {}
+        return {
+            "arithmetic (bfloat16 peak)": self.flops / (self.chip.flops / self.chip.cores),
+            "memory": self.bytes_accessed / (self.chip.bandwidth / self.chip.cores),
+        }
+
+    @property
+    def seconds(self) -> float | None:
+        """The compiler's estimate, or else the roofline's."""
+        if self.compiler_seconds:
+            return self.compiler_seconds
+        return max(self.bounds.values(), default=None)
+
+    @property
+    def utilization(self) -> float | None:
+        """Model flops utilization: flops that the model asks for, by what the chip could do in that
+        time. An estimate, as the time is one."""
+        if self.chip is None or not self.seconds:
+            return None
+        return self.model_flops / self.seconds / (self.chip.flops / self.chip.cores)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def json(self, path: str | os.PathLike | None = None) -> str:
+        """Everything but the program's texts and bytes, as JSON; also written to path if there is one."""
+        facts = {
+            "name": self.name,
+            "topology": self.topology,
+            "devices": self.devices,
+            "chip": self.chip.name if self.chip else None,
+            "memory": self.memory,
+            "total": self.total,
+            "limit": self.limit,
+            "fits": self.fits,
+            "flops": self.flops,
+            "bytes_accessed": self.bytes_accessed,
+            "model_flops": self.model_flops,
+            "estimated_seconds": {
+                "compiler": self.compiler_seconds,
+                **{f"roofline, {name}": value for name, value in self.bounds.items()},
+            },
+            "model_flops_utilization": self.utilization,
+            "compile_seconds": self.compile_seconds,
+            "largest": [vars(b) for b in self.largest],
+            "fingerprint": self.fingerprint,
+            "platform_version": self.platform_version,
+        }
+        text = json.dumps(facts, indent=1)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def html(self, path: str | os.PathLike) -> None:
+        """Writes one page that needs no other file and no network."""
+        Path(path).write_text(_html(self), encoding="utf-8")
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the executable."""
+        Path(path).write_bytes(self.executable)
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    amount = _page.amount
+    yield "devices", f"{report.devices} ({report.chip.name if report.chip else 'unknown chips'})"
+    yield (
+        "flops",
+        f"{amount(report.flops, 'flop')} (the model's: {amount(report.model_flops, 'flop')})",
+    )
+    yield "bytes accessed", amount(report.bytes_accessed, "B")
+    if report.bytes_accessed:
+        yield "arithmetic intensity", f"{report.flops / report.bytes_accessed:.1f} flop/B"
+    if report.compiler_seconds:
+        yield "time, the compiler's estimate", amount(report.compiler_seconds, "s")
+    for name, value in report.bounds.items():
+        yield f"time, roofline estimate: {name}", amount(value, "s")
+    if report.utilization is not None:
+        yield "model flops utilization, estimate", f"{report.utilization:.1%}"
+    yield "compiled in", f"{report.compile_seconds:.1f} s, {report.calls} operators"
+
+
+def _verdict(report: Report) -> str:
+    if not report.limit:
+        return f"needs {_gib(report.total)} of a device's memory"
+    if report.fits:
+        return f"fits: {_gib(report.total)} of {_gib(report.limit)} ({report.total / report.limit:.0%})"
+    return (
+        f"does NOT fit: {_gib(report.total)} of {_gib(report.limit)}. A smaller batch, activation "
+        "checkpointing (torch.utils.checkpoint), or more devices take less; the largest values are below"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.2f} MiB"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"{report.name} on {report.topology}: {_verdict(report)}"
+    for what, size in report.memory.items():
+        share = size / report.total if report.total else 0
+        yield f"  {what:<20}{_gib(size):>14}  {'#' * round(40 * share)}"
+    for what, value in _rows(report):
+        yield f"  {what}: {value}"
+    if report.largest:
+        yield "  largest values:"
+    for b in report.largest:
+        yield f"    {_gib(b.bytes):>12}  {b.shape}  {b.origin}"
+
+
+_SHADES = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+
+
+def _bar(report: Report) -> str:
+    """Memory by category on one line as long as the device's memory."""
+    width, height = 900, 46
+    whole = max(report.limit, report.total, 1)
+    x, out = 0.0, []
+    for shade, (what, size) in zip(_SHADES, report.memory.items(), strict=False):
+        w = width * size / whole
+        out.append(
+            f"<g><title>{html.escape(what)}: {_gib(size)}</title>"
+            f'<rect x="{x:.1f}" y="4" width="{w:.1f}" height="30" fill="{shade}"/></g>'
+        )
+        x += w
+    if report.limit:
+        at = width * report.limit / whole
+        out.append(
+            f'<line x1="{at:.1f}" y1="0" x2="{at:.1f}" y2="38" stroke="#000" stroke-width="2"/>'
+        )
+    keys = " ".join(
+        f'<span style="color:{shade}">&#9632;</span> {html.escape(what)} {_gib(size)}'
+        for shade, (what, size) in zip(_SHADES, report.memory.items(), strict=False)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 4}" height="{height}">'
+        f"{''.join(out)}</svg><p>{keys}</p>"
+    )
+
+
+def _html(report: Report) -> str:
+    out = [
+        _page.begin(f"{report.name} on {report.topology}"),
+        f"<p>{html.escape(_verdict(report))}</p>",
+    ]
+    out.append(_bar(report))
+    out.append(_page.table(["", ""], [list(row) for row in _rows(report)]))
+    if report.largest:
+        out.append("<h2>Largest values</h2>")
+        out.append(
+            _page.table(
+                ["size", "shape", "made by"],
+                [[_gib(b.bytes), b.shape, b.origin] for b in report.largest],
+            )
+        )
+    out.append(_page.details("StableHLO", report.stablehlo))
+    out.append(_page.details("Optimized HLO", report.optimized or "(not told)"))
+    out.append(_page.END)
+    return "\n".join(out)
+
+
+# ---- tracing ---------------------------------------------------------------------------------
+def _placeholder(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type == "tpu":
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="tpu")
+    return made.requires_grad_(value.requires_grad)
+
+
+def _state() -> tuple[dict[int, str], list[torch.Tensor]]:
+    """What the tensors of this process hold, by the identity of their values; and the tensors."""
+    tensors, optimizers = [], []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, torch.Tensor):
+            tensors.append(thing)
+        elif issubclass(kind, torch.optim.Optimizer):
+            optimizers.append(thing)
+    tensors = [t for t in tensors if _plain(t)]
+    roles: dict[int, str] = {}
+    for t in tensors:
+        roles.setdefault(_C._value_identity(t), "other state")
+    for t in tensors:
+        if isinstance(t, torch.nn.Parameter):
+            roles[_C._value_identity(t)] = "parameters"
+            if t.grad is not None and _plain(t.grad):
+                roles[_C._value_identity(t.grad)] = "gradients"
+    for optimizer in optimizers:
+        for t in pytree.tree_leaves([list(s.values()) for s in optimizer.state.values()]):
+            if isinstance(t, torch.Tensor) and _plain(t):
+                roles[_C._value_identity(t)] = "optimizer state"
+    return roles, tensors
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type == "tpu"
+        and tensor.layout == torch.strided
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    )
+
+
+@dataclass
+class _Trace:
+    module: str
+    memory: dict[str, int]  # of arguments and results by category
+    model_flops: int
+    calls: int
+
+
+def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trace:
+    for _ in range(warm_up):  # makes what a first step makes, such as the state of an optimizer
+        function(*args, **kwargs)
+    roles, tensors = _state()
+    for t in pytree.tree_leaves((args, kwargs)):
+        if isinstance(t, torch.Tensor) and _plain(t):
+            roles[_C._value_identity(t)] = "inputs"
+    held = [(t, _C._hold_value(t)) for t in tensors if _C._has_value(t)]
+    _C._begin_step()
+    counter = FlopCounterMode(display=False)
+    result = None
+    try:
+        with counter:
+            result = function(*args, **kwargs)
+    except BaseException:
+        _C._end_abstract_step([])
+        raise
+    finally:
+        after, _ = _state()
+        for t in pytree.tree_leaves(result):
+            if isinstance(t, torch.Tensor) and _plain(t):
+                after[_C._value_identity(t)] = "results"
+    step = _C._end_abstract_step([h for _, h in held])
+    for t, value in held:
+        _C._restore_value(t, value)
+    if not step["module"]:
+        raise ValueError("aot.compile: the function does nothing on device 'tpu'")
+    memory: Counter = Counter()
+    for identity, dtype, sizes in step["inputs"]:
+        memory[roles.get(identity, "constants")] += _bytes(dtype, sizes)
+    aliased = set(step["donations"])
+    for i, (identity, dtype, sizes) in enumerate(step["outputs"]):
+        if i not in aliased:
+            memory[after.get(identity, "results")] += _bytes(dtype, sizes)
+    return _Trace(step["module"], dict(memory), counter.get_total_flops(), step["calls"])
+
+
+def _bytes(dtype: torch.dtype, sizes: Sequence[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count * dtype.itemsize
+
+
+_ORDER = (
+    "parameters",
+    "optimizer state",
+    "gradients",
+    "other state",
+    "inputs",
+    "constants",
+    "results",
+)
+
+
+def compile(
+    function: Callable,
+    inputs: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    topology: str = "v6e:1x1x1",
+    warm_up: int = 1,
+) -> Report:
+    """Compiles one call of a function for TPUs that need not be here.
+
+    function: a function, module, or training step on tensors of device "tpu"; made within
+    `abstract()`, its tensors take no memory. It is called with `inputs` and `kwargs`, whose tensors may
+    be on any device ("meta" too): only their shapes, dtypes and strides count. First `warm_up` times
+    without being looked at, as a first step makes the optimizer's state. Tensors that it writes to keep
+    their values. topology: as libtpu spells it: "v4:2x2x1", "v5e:1x1x1", "v5p:2x2x1", "v6e:1x1x1",
+    "tpu7x:1x1x1"; a program of one device runs on each.
+
+    Raises RuntimeError where the function reads a value, or needs libtpu that is not installed; ValueError
+    if it does nothing on the device; and what the compiler says, if it refuses the program.
+    """
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    with abstract():
+        args, named = pytree.tree_map(_placeholder, (tuple(inputs), dict(kwargs or {})))
+        trace = _trace(function, args, named, warm_up)
+    where = _C._describe_topology(topology)
+    made = _C._inspect_for_topology(trace.module, topology, True)
+    chip = CHIPS.get(topology.split(":")[0])
+    memory = {what: trace.memory[what] for what in _ORDER if trace.memory.get(what)}
+    memory["temporaries"] = made["memory"].get("temporaries", 0)
+    memory["code"] = made["memory"].get("code", 0)
+    # What the compiler pads arguments and results to.
+    told = made["memory"]
+    known = sum(trace.memory.values())
+    layout = (
+        told.get("arguments", 0) + told.get("outputs", 0) - told.get("reused arguments", 0) - known
+    )
+    if layout > 0:
+        memory["padding"] = layout
+    optimized, largest = "", []
+    if made["optimized_format"].startswith("hlo"):
+        module = _hlo.parse(made["optimized"], made["optimized_format"] == "hlo_with_config")
+        optimized = str(module)
+        largest = _largest(module)
+    cost = made["cost"]
+    limit = where["attributes"].get("device_memory_bytes_limit", "")
+    return Report(
+        name=name,
+        topology=topology,
+        devices=where["devices"],
+        chip=chip,
+        memory=memory,
+        limit=int(limit) if limit.isdigit() else (chip.hbm // chip.cores if chip else 0),
+        flops=cost.get("flops", 0.0),
+        bytes_accessed=cost.get("bytes accessed", 0.0),
+        model_flops=trace.model_flops,
+        compiler_seconds=cost.get("optimal_seconds") or None,
+        compile_seconds=made["compile_seconds"],
+        calls=trace.calls,
+        largest=largest,
+        fingerprint=made["fingerprint"].hex(),
+        platform_version=where["platform_version"],
+        stablehlo=trace.module,
+        optimized=optimized,
+        executable=made["serialized"],
+    )
+
+
+def _largest(module: _hlo.Module, count: int = 10) -> list[Buffer]:
+    """The largest values that are made in the program; equal ones once."""
+    found: dict[tuple[str, str], Buffer] = {}
+    times: dict[tuple[str, str], int] = defaultdict(int)
+    for i in module.entry.instructions:
+        if i.opcode in ("parameter", "tuple", "get-tuple-element", "bitcast", "constant"):
+            continue
+        key = (i.shape, i.origin)
+        times[key] += 1
+        found.setdefault(key, Buffer(i.bytes, i.shape, i.origin or i.name))
+    most = sorted(found.items(), key=lambda item: -item[1].bytes)[:count]
+    for key, buffer in most:
+        if times[key] > 1:
+            buffer.origin += f" (x{times[key]})"
+    return [buffer for _, buffer in most]
