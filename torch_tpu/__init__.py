@@ -24,8 +24,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'torch_tpu' has no attribute '{name}'")
     from importlib import import_module
 
+    if name == "aot":
+        return import_module("torch_tpu.aot")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'torch_tpu' has no attribute '{name}'")
     return getattr(import_module(f"torch_tpu.{_HOMES[name]}"), name)

@@ -17,6 +17,8 @@ import gc
 import html
 import json
 import os
+import re
+import runpy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +65,24 @@ def abstract() -> Iterator[None]:
         _C._end_abstract()
 
 
+def load(path: str | os.PathLike) -> tuple[Callable, Sequence[Any]]:
+    """What the function `build` of a Python file returns: a function or module and a sequence of inputs,
+    as `compile` takes them. The file and `build` run within `abstract()`. Raises ValueError where there is no
+    such function, or it returns something else."""
+    with abstract():
+        build = runpy.run_path(os.fspath(path), run_name="__aot__").get("build")
+        if not callable(build):
+            raise ValueError(
+                f"{path} defines no build(); torch-tpu aot calls it for a function and its inputs"
+            )
+        made = build()
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
+        raise ValueError(
+            f"build() of {path} must return (function, inputs), got {type(made).__name__}"
+        )
+    return made
+
+
 # ---- what a program costs --------------------------------------------------------------------
 @dataclass
 class Buffer:
@@ -95,6 +115,7 @@ class Report:
     stablehlo: str = field(repr=False)
     optimized: str = field(repr=False)  # HLO as text
     executable: bytes = field(repr=False)  # loads where this libtpu drives such chips
+    refusal: str = ""  # why the compiler made no executable: the program does not fit
 
     @property
     def total(self) -> int:
@@ -102,7 +123,7 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        return not self.limit or self.total <= self.limit
+        return not self.refusal and (not self.limit or self.total <= self.limit)
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -143,6 +164,7 @@ class Report:
             "total": self.total,
             "limit": self.limit,
             "fits": self.fits,
+            "refusal": self.refusal,
             "flops": self.flops,
             "bytes_accessed": self.bytes_accessed,
             "model_flops": self.model_flops,
@@ -195,7 +217,7 @@ def _verdict(report: Report) -> str:
     if report.fits:
         return f"fits: {_gib(report.total)} of {_gib(report.limit)} ({report.total / report.limit:.0%})"
     return (
-        f"does NOT fit: {_gib(report.total)} of {_gib(report.limit)}. A smaller batch, activation "
+        f"does NOT fit: {_gib(report.total)} or more of {_gib(report.limit)}. A smaller batch, activation "
         "checkpointing (torch.utils.checkpoint), or more devices take less; the largest values are below"
     )
 
@@ -316,6 +338,7 @@ class _Trace:
     memory: dict[str, int]  # of arguments and results by category
     model_flops: int
     calls: int
+    largest: list[Buffer]
 
 
 def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trace:
@@ -325,22 +348,24 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trac
     for t in pytree.tree_leaves((args, kwargs)):
         if isinstance(t, torch.Tensor) and _plain(t):
             roles[_C._value_identity(t)] = "inputs"
-    held = [(t, _C._hold_value(t)) for t in tensors if _C._has_value(t)]
+    with_values = [t for t in tensors if _C._has_value(t)]
+    identities = [_C._value_identity(t) for t in with_values]
+    held = [(t, _C._hold_value(t)) for t in with_values]
     _C._begin_step()
     counter = FlopCounterMode(display=False)
-    result = None
     try:
         with counter:
             result = function(*args, **kwargs)
     except BaseException:
         _C._end_abstract_step([])
+        for t, value in held:
+            _C._restore_value(t, value)
         raise
-    finally:
-        after, _ = _state()
-        for t in pytree.tree_leaves(result):
-            if isinstance(t, torch.Tensor) and _plain(t):
-                after[_C._value_identity(t)] = "results"
-    step = _C._end_abstract_step([h for _, h in held])
+    after, _ = _state()
+    for t in pytree.tree_leaves(result):
+        if isinstance(t, torch.Tensor) and _plain(t):
+            after[_C._value_identity(t)] = "results"
+    step = _C._end_abstract_step(identities)
     for t, value in held:
         _C._restore_value(t, value)
     if not step["module"]:
@@ -352,7 +377,11 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trac
     for i, (identity, dtype, sizes) in enumerate(step["outputs"]):
         if i not in aliased:
             memory[after.get(identity, "results")] += _bytes(dtype, sizes)
-    return _Trace(step["module"], dict(memory), counter.get_total_flops(), step["calls"])
+    largest = [
+        Buffer(size, shape, f"{op} at {line}" if ":" in line else f"{op}, {line}".rstrip(", "))
+        for size, shape, op, line in step["largest"]
+    ]
+    return _Trace(step["module"], dict(memory), counter.get_total_flops(), step["calls"], largest)
 
 
 def _bytes(dtype: torch.dtype, sizes: Sequence[int]) -> int:
@@ -360,6 +389,22 @@ def _bytes(dtype: torch.dtype, sizes: Sequence[int]) -> int:
     for size in sizes:
         count *= size
     return count * dtype.itemsize
+
+
+_NOTHING = {
+    "memory": {},
+    "cost": {},
+    "optimized_format": "",
+    "compile_seconds": 0.0,
+    "fingerprint": b"",
+    "serialized": b"",
+}
+
+
+def _temporaries(refusal: str) -> int:
+    """Bytes, as the compiler puts it: "HLO temporaries (32.00G)"."""
+    found = re.search(r"temporaries \((\d+(?:\.\d+)?)([KMGT]?)\)", refusal)
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else 0
 
 
 _ORDER = (
@@ -391,32 +436,39 @@ def compile(
     "tpu7x:1x1x1"; a program of one device runs on each.
 
     Raises RuntimeError where the function reads a value, or needs libtpu that is not installed; ValueError
-    if it does nothing on the device; and what the compiler says, if it refuses the program.
+    if it does nothing on the device; and what the compiler says, if it refuses the program. A program that is
+    too large for the chip's memory is no error: the report says so, and which values are the largest.
     """
-    name = getattr(function, "__qualname__", None) or type(function).__name__
+    name = getattr(function, "__name__", None) or type(function).__name__
     with abstract():
         args, named = pytree.tree_map(_placeholder, (tuple(inputs), dict(kwargs or {})))
         trace = _trace(function, args, named, warm_up)
     where = _C._describe_topology(topology)
-    made = _C._inspect_for_topology(trace.module, topology, True)
+    refused = ""
+    try:
+        made = _C._inspect_for_topology(trace.module, topology, True)
+    except torch.OutOfMemoryError as error:  # the compiler's word for a program that does not fit
+        refused = str(error)
+        made = _NOTHING
     chip = CHIPS.get(topology.split(":")[0])
     memory = {what: trace.memory[what] for what in _ORDER if trace.memory.get(what)}
-    memory["temporaries"] = made["memory"].get("temporaries", 0)
-    memory["code"] = made["memory"].get("code", 0)
-    # What the compiler pads arguments and results to.
     told = made["memory"]
+    memory["temporaries"] = _temporaries(refused) if refused else told.get("temporaries", 0)
+    memory["code"] = told.get("code", 0)
+    # What the compiler pads arguments and results to.
     known = sum(trace.memory.values())
     layout = (
         told.get("arguments", 0) + told.get("outputs", 0) - told.get("reused arguments", 0) - known
     )
     if layout > 0:
         memory["padding"] = layout
-    optimized, largest = "", []
+    optimized, largest = "", trace.largest
     if made["optimized_format"].startswith("hlo"):
         module = _hlo.parse(made["optimized"], made["optimized_format"] == "hlo_with_config")
         optimized = str(module)
         largest = _largest(module)
     cost = made["cost"]
+    told_seconds = cost.get("optimal_seconds", 0.0)  # negative where it does not know a part's
     limit = where["attributes"].get("device_memory_bytes_limit", "")
     return Report(
         name=name,
@@ -428,7 +480,7 @@ def compile(
         flops=cost.get("flops", 0.0),
         bytes_accessed=cost.get("bytes accessed", 0.0),
         model_flops=trace.model_flops,
-        compiler_seconds=cost.get("optimal_seconds") or None,
+        compiler_seconds=told_seconds if told_seconds > 0 else None,
         compile_seconds=made["compile_seconds"],
         calls=trace.calls,
         largest=largest,
@@ -437,6 +489,7 @@ def compile(
         stablehlo=trace.module,
         optimized=optimized,
         executable=made["serialized"],
+        refusal=refused,
     )
 
 

@@ -1,5 +1,5 @@
-# SPDX-License-Identifier: Apache-2.0 - the command `torch-tpu`: looking after the cache of compiled programs.
-"""`torch-tpu cache list | size | prune | clear | pack | unpack`.
+# SPDX-License-Identifier: Apache-2.0 - the command `torch-tpu`: the cache of compiled programs, and compiling ahead of time.
+"""`torch-tpu cache list | size | prune | clear | pack | unpack` and `torch-tpu aot script.py`.
 
 A *warm pack* is a tar file of cache entries. Made on one machine, it spares another of the same kind
 (plugin, TPU generation or instruction set, compile options) all compilation:
@@ -155,9 +155,46 @@ def unpack(directory: Path, args) -> int:
     return 0
 
 
+def compile_ahead(args) -> int:
+    """Compiles what a script's `build()` returns for each topology; 1 if one refuses it or is too small."""
+    from torch_tpu import aot
+
+    step, inputs = aot.load(args.script)
+    failed = 0
+    for topology in args.topology.split(","):
+        print(f"{args.script.name}: compiling for {topology} ...", file=sys.stderr, flush=True)
+        try:
+            report = aot.compile(step, inputs, topology=topology)
+        except RuntimeError as error:
+            print(f"torch-tpu: {topology}: {error}", file=sys.stderr)
+            failed = 1
+            continue
+        print(report)
+        if not report.fits:
+            failed = 1
+        stem = f"{args.script.stem}-{topology.replace(':', '-')}"
+        for directory, suffix, write in (
+            (args.json, "json", report.json),
+            (args.html, "html", report.html),
+            (args.output, "executable", report.save),
+        ):
+            if directory is not None:
+                directory.mkdir(parents=True, exist_ok=True)
+                write(directory / f"{stem}.{suffix}")
+    return failed
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torch-tpu")
     commands = parser.add_subparsers(dest="command", required=True)
+    ahead = commands.add_parser(
+        "aot", help="compile for TPUs that are not here, and weigh the program"
+    )
+    ahead.add_argument("script", type=Path, help="its build() returns (function, inputs)")
+    ahead.add_argument("--topology", default="v6e:1x1x1", help='such as "v5e:1x1x1,tpu7x:1x1x1"')
+    for option, what in (("json", "reports"), ("html", "pages"), ("output", "executables")):
+        ahead.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"write {what} there")
+    ahead.set_defaults(run=compile_ahead)
     cache = commands.add_parser("cache", help="compiled programs on disk")
     cache.add_argument("--dir", type=Path, help="another folder than the device's own")
     actions = cache.add_subparsers(dest="action", required=True)
@@ -175,4 +212,6 @@ def main(argv: list[str] | None = None) -> int:
     action.add_argument("file", type=Path)
     action.set_defaults(run=unpack)
     args = parser.parse_args(argv)
+    if args.command == "aot":
+        return args.run(args)
     return args.run(args.dir or default_directory(), args)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 - Binds ahead-of-time compilation: steps without values, and programs for TPUs elsewhere.
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -88,15 +89,16 @@ py::list types_of(const std::vector<ArrayPtr>& arrays) {
 }
 
 // The step's program as a TPU gets it, its inputs and outputs as (identity, dtype, sizes), which
-// output takes the memory of each input (or -1), and the line that made each output.
-py::dict end_step(const std::vector<HeldValue>& held) {
+// output takes the memory of each input (or -1), and the largest values that its calls make as
+// (bytes, type, operator, line). held: identities of inputs that a _HeldValue holds.
+py::dict end_step(const std::vector<uintptr_t>& held) {
   Runtime::AbstractStep step;
   std::string text;
   {
     py::gil_scoped_release release;
     tensor::guard([&] {
-      std::vector<ArrayPtr> arrays;
-      for (const HeldValue& h : held) arrays.push_back(h.value);
+      std::vector<const run::Array*> arrays;
+      for (const uintptr_t h : held) arrays.push_back(reinterpret_cast<const run::Array*>(h));
       step = Runtime::instance().end_abstract_step(arrays);
       if (step.program) text = step.program->module_text(graph::Platform::Tpu);
     });
@@ -108,12 +110,22 @@ py::dict end_step(const std::vector<HeldValue>& held) {
   d["outputs"] = types_of(step.outputs);
   d["donations"] = step.program->donations();
   d["calls"] = step.program->nodes().size();
-  py::list lines;
-  for (const int32_t n : step.nodes) {
-    const std::string* line = step.program->nodes()[n].line;
-    lines.append(line != nullptr ? *line : "");
-  }
-  d["lines"] = lines;
+  struct Made {
+    const hlo::Type* type;
+    const run::ProgramNode* node;
+  };
+  std::vector<Made> made;
+  for (const run::ProgramNode& node : step.program->nodes())
+    for (const hlo::Type& type : node.record->result_types) made.push_back({&type, &node});
+  const size_t count = std::min<size_t>(made.size(), 10);
+  std::partial_sort(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(count), made.end(),
+                    [](const Made& a, const Made& b) { return a.type->bytes() > b.type->bytes(); });
+  py::list largest;
+  for (size_t i = 0; i < count; ++i)
+    largest.append(py::make_tuple(made[i].type->bytes(), made[i].type->str(),
+                                  made[i].node->record->op,
+                                  made[i].node->line != nullptr ? *made[i].node->line : ""));
+  d["largest"] = largest;
   return d;
 }
 

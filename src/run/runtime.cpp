@@ -422,7 +422,7 @@ void Runtime::end_abstract() {
   abstract_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-Runtime::AbstractStep Runtime::end_abstract_step(std::span<const ArrayPtr> held) {
+Runtime::AbstractStep Runtime::end_abstract_step(std::span<const Array* const> held) {
   std::lock_guard lock(mutex_);
   AbstractStep step;
   if (--step_depth_ != 0) return step;
@@ -431,15 +431,9 @@ Runtime::AbstractStep Runtime::end_abstract_step(std::span<const ArrayPtr> held)
     step.program = window_program({}, live);
     std::vector<bool> kept;
     for (const ArrayPtr& in : window_inputs_)
-      kept.push_back(in->references() > 1 + std::count(held.begin(), held.end(), in));
+      kept.push_back(in->references() > 1 + std::count(held.begin(), held.end(), in.get()));
     step.program->keep(kept);
-    for (int32_t i : live) {
-      step.outputs.push_back(window_results_[i]);
-      auto after = std::upper_bound(
-          window_.begin(), window_.end(), static_cast<uint32_t>(i),
-          [](uint32_t result, const WindowNode& n) { return result < n.first_result; });
-      step.nodes.push_back(static_cast<int32_t>(after - window_.begin()) - 1);
-    }
+    for (int32_t i : live) step.outputs.push_back(window_results_[i]);
     std::swap(step.inputs, window_inputs_);
     std::swap(step.scalars, window_scalars_);
   }

@@ -93,15 +93,14 @@ class Runtime {
   void end_abstract();
   bool abstract() const { return abstract_.load(std::memory_order_relaxed) != 0; }
   // In place of end_step(), between those two: the step's calls as one program that nobody has
-  // compiled. An input whose storage was overwritten, and that nobody but `held` holds, gives its
-  // buffer to an output. No program: nothing was submitted.
+  // compiled. An input whose storage was overwritten gives its buffer to an output if nobody holds
+  // it, save once for each time that it stands in `held`. No program: nothing was submitted.
   struct AbstractStep {
     std::shared_ptr<Program> program;
     std::vector<ArrayPtr> inputs, outputs;
     std::vector<uint64_t> scalars;
-    std::vector<int32_t> nodes;  // of each output: the call that made it
   };
-  AbstractStep end_abstract_step(std::span<const ArrayPtr> held);
+  AbstractStep end_abstract_step(std::span<const Array* const> held);
 
   // A host array as a device array, ready at once (between begin_abstract() and end_abstract(): a
   // placeholder, and data may be null); the memory may be reused on return.
