@@ -47,7 +47,8 @@ Do not edit it.
 _LEGEND = """✓ every sample right · ≈ all within 1e-3, which is what PyTorch asks of CUDA against the CPU, but not
 within the tolerance of the dtype · 3/5 so many samples right · – PyTorch's CPU has it not, or takes none of the
 samples · empty: not run. `int` is int8 to int64 and uint8, `other` the wider unsigned integers, complex32 and float8;
-`compiled` is float32 forward and gradients under torch.compile.
+`compiled` is float32 forward and gradients under torch.compile. `TPU`: libtpu compiles the programs of the float32
+samples; 2/9: so many were tried, and none refused.
 `worst` is the largest difference of a float32 forward result, relative to the largest value of the result.
 """
 
@@ -144,7 +145,8 @@ def write(path: str, rows: dict) -> None:
                 cells.append(_cell(rest[_, name]) if (_, name) in rest else "")
             own = set(programs.get(name, ()))
             done = own & compiled
-            cells.append("✗" if own & set(refused) else "✓" if done and done == own else "")
+            whole = "✓" if done == own else f"{len(done)}/{len(own)}"
+            cells.append("✗" if own & set(refused) else whole if done else "")
             worst = of.get(("forward", "float32"), {}).get("worst")
             shown = "" if worst is None else f"{worst:.0e}" if worst else "0"
             cells.append("inf" if worst is not None and worst > 1e299 else shown)
@@ -302,6 +304,7 @@ def _missing(rows: dict) -> list[str]:
         reason = f"{worst[1]}: {worst[2]}".replace("|", "/").replace("<", "&lt;")[:180]
         if "not close" in reason or "not equal" in reason:
             reason = f"{worst[1]}: other values"
+        reason = exceptions.DIFFERENT.get((row["name"], row["dtype"]), reason)
         mode = "" if row["mode"] == "strict" else f" ({row['mode']})"
         about[row["name"], reason][row["check"] + mode].add(DTYPES[row["dtype"]])
     lines = []
