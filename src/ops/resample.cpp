@@ -194,6 +194,33 @@ Value apply(const Value& x, int64_t axis, const Table& table) {
   return sum ? sum : hlo::zeros(b, {x.dtype(), dims});
 }
 
+// Images of bytes: 16-bit weights of as many fraction bits as fit the largest, and bytes again
+// after every axis. x: S32.
+Value apply_in_bytes(const Value& x, int64_t axis, Table table) {
+  double largest = 0;
+  for (Row& row : table) {
+    Row merged;  // at an edge several weights are one input's
+    for (const auto& [i, w] : row) {
+      if (!merged.empty() && merged.back().first == i) {
+        merged.back().second += w;
+      } else {
+        merged.emplace_back(i, w);
+      }
+      largest = std::max(largest, merged.back().second);
+    }
+    row = std::move(merged);
+  }
+  int fraction = 0;
+  while (fraction < 22 && std::floor(std::ldexp(largest, fraction + 1) + 0.5) < 32768) ++fraction;
+  for (Row& row : table)
+    for (auto& [i, w] : row) w = std::round(std::ldexp(w, fraction));
+  hlo::Builder& b = x.builder();
+  const Value half = hlo::constant_int(b, {DType::S32, {}}, int64_t{1} << fraction >> 1);
+  Value y = hlo::shift_right_arithmetic(apply(x, axis, table) + half,
+                                        hlo::constant_int(b, {DType::S32, {}}, fraction));
+  return hlo::minimum(hlo::maximum(y, 0), 255);
+}
+
 constexpr const char* kScaleNames[3][3] = {
     {"scales", "", ""}, {"scales_h", "scales_w", ""}, {"scales_d", "scales_h", "scales_w"}};
 
@@ -206,7 +233,8 @@ std::vector<Table> tables(Call& c, Kernel kernel, DType dtype, const Dims& in, c
     const double scale = c.has(name) ? c.real(name) : 0;
     c.check(in[i] > 0 && out[i] > 0,
             "Input and output sizes should be greater than 0, but got input ", in, " output ", out);
-    all.push_back(dtype == DType::F64
+    const bool bytes = dtype == DType::U8 && kernel >= Kernel::Linear && in.size() == 2;
+    all.push_back(dtype == DType::F64 || bytes
                       ? table_in<double>(kernel, in[i], out[i], align_corners, scale)
                       : table_in<float>(kernel, in[i], out[i], align_corners, scale));
   }
@@ -227,13 +255,16 @@ Values upsample(Call& c) {
                       "not implemented for '", self.dtype, "'");
   }
   const std::vector<Table> table = tables(c, kernel, self.dtype, in, out, !nearest);
-  const DType compute = nearest                   ? self.dtype
-                        : self.dtype == DType::U8 ? DType::F32
-                                                  : hlo::opmath(self.dtype);
+  const bool bytes = !nearest && self.dtype == DType::U8, image = bytes && axes == 2;
+  const DType compute = nearest ? self.dtype
+                        : image ? DType::S32
+                        : bytes ? DType::F32
+                                : hlo::opmath(self.dtype);
   Value x = c.tensor("self", compute);
-  for (int64_t i = axes; i-- > 0;) x = apply(x, 2 + i, table[i]);
+  for (int64_t i = axes; i-- > 0;)
+    x = image ? apply_in_bytes(x, 2 + i, table[i]) : apply(x, 2 + i, table[i]);
   keep_channels_last(c, 0, x.dims(), self);
-  if (!nearest && self.dtype == DType::U8) {
+  if (bytes && !image) {
     x = hlo::minimum(hlo::maximum(hlo::round_nearest_afz(x), 0), 255);
   }
   return {hlo::convert(x, self.dtype)};

@@ -304,7 +304,6 @@ def _missing(rows: dict) -> list[str]:
         reason = f"{worst[1]}: {worst[2]}".replace("|", "/").replace("<", "&lt;")[:180]
         if "not close" in reason or "not equal" in reason:
             reason = f"{worst[1]}: other values"
-        reason = exceptions.DIFFERENT.get((row["name"], row["dtype"]), reason)
         mode = "" if row["mode"] == "strict" else f" ({row['mode']})"
         about[row["name"], reason][row["check"] + mode].add(DTYPES[row["dtype"]])
     lines = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 - tolerances wider than PyTorch's and what cannot be compared, with reasons.
-"""Tables, keyed by the OpInfo's full name. Everything here has a reason that users may read:
+"""Three tables, keyed by the OpInfo's full name. Everything here has a reason that users may read:
 docs/operators.md repeats it."""
 
 from torch_tpu.conformance.compare import Tolerance
@@ -143,18 +143,6 @@ NOT_COMPARED: dict[tuple[str, str], str] = {
         "Fused attention has no second derivative in PyTorch, on CUDA neither; "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH) has one."
     ),
-}
-
-# (name, dtype) -> why the device's result is another one than CPU's, for docs/operators.md.
-_FIXED_POINT = (
-    "CPU weighs uint8 in 16-bit fixed point and rounds after each dimension; "
-    "here it is float32, rounded once."
-)
-DIFFERENT: dict[tuple[str, str], str] = {
-    ("_upsample_bilinear2d_aa", "uint8"): _FIXED_POINT,
-    ("nn.functional.interpolate.bicubic", "uint8"): _FIXED_POINT,
-    ("nn.functional.interpolate.bilinear", "uint8"): _FIXED_POINT,
-    ("nn.functional.upsample_bilinear", "uint8"): _FIXED_POINT,
 }
 
 
