@@ -185,7 +185,7 @@ def run(args: argparse.Namespace, results: str) -> None:
     index, count = map(int, args.shard.split("/"))
     todo = unfinished(todo[index - 1 :: count], report.load(results), args.retry)
     folder = os.path.join(args.out, "programs")
-    if args.tpu:
+    if args.tpu or args.models:  # those of models are few, and can be compiled by a later run
         for job in todo:
             job["collect"] = folder
     if todo:
