@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 - `python -m benchmarks`: runs all sides in turn and writes the table.
-"""Side-by-side benchmarks: PyTorch CPU eager, torch_tpu in two modes, and JAX jit.
+"""Side-by-side benchmarks: PyTorch CPU eager, torch_tpu eager, compiled and captured, and JAX jit.
 
 python -m benchmarks                          everything; writes docs/benchmarks.{json,md}
 python -m benchmarks --only mlp --rounds 3    one line of it; prints the table, writes nothing
@@ -100,20 +100,25 @@ def measure(work: str, sides: list[str], device: str, rounds: int) -> tuple[dict
 
 
 def first_steps(work: str, sides: list[str], device: str, starts: int) -> dict:
-    """Seconds from the start of a process to the end of its first step, cache empty and full."""
+    """Seconds from the start of a process to the end of its first step, cache empty and full.
+
+    And those of the first step alone, once everything is imported and the model is built.
+    """
     cells = {}
     for side in sides:
         say(f"  {WORKS[work].title}: first steps of {SIDES[side]}")
-        times = {"cold": [], "warm": []}
+        times = {"cold": [], "warm": [], "cold_step": [], "warm_step": []}
         for _ in range(starts):
             with tempfile.TemporaryDirectory() as cache:
-                for state in times:
+                for state in ("cold", "warm"):
                     worker = Side(side, device, Path(cache))
                     answer = worker.ask(do="first", work=work)
                     times[state].append(worker.age())
                     worker.close()
                     if "error" in answer:
                         cells[side] = answer
+                    else:
+                        times[f"{state}_step"].append(answer["first_seconds"])
         if side not in cells:
             cells[side] = {state: statistics.median(values) for state, values in times.items()}
     return cells

@@ -12,7 +12,15 @@ rng = np.random.default_rng(0)
 
 
 def build(name: str):
-    return {"adds": adds, "mlp": mlp, "gpt": gpt, "resnet": resnet, "decode": decode}[name]()
+    works = {
+        "adds": adds,
+        "mlp": mlp,
+        "gpt": gpt,
+        "resnet": resnet,
+        "token": token,
+        "decode": decode,
+    }
+    return works[name]()
 
 
 def normal(*shape, scale=0.02):
@@ -77,16 +85,19 @@ def layer_norm(x, weight, bias):
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * weight + bias
 
 
-def gpt():
-    vocabulary, length, width, layers, heads = 1024, 128, 256, 4, 4
+def dense(a, b):
+    return {"w": normal(a, b), "b": jnp.zeros(b)}
 
-    def dense(a, b):
-        return {"w": normal(a, b), "b": jnp.zeros(b)}
 
+def linear(x, p):
+    return x @ p["w"] + p["b"]
+
+
+def gpt_parameters(vocabulary=1024, length=128, width=256, layers=4):
     def norm():
         return (jnp.ones(width), jnp.zeros(width))
 
-    params = {
+    return {
         "tokens": normal(vocabulary, width),
         "places": normal(length, width),
         "blocks": [
@@ -103,10 +114,12 @@ def gpt():
         "norm": norm(),
         "head": normal(width, vocabulary),
     }
-    causal = jnp.tril(jnp.ones((length, length), bool))
 
-    def linear(x, p):
-        return x @ p["w"] + p["b"]
+
+def gpt():
+    vocabulary, length, width, heads = 1024, 128, 256, 4
+    params = gpt_parameters(vocabulary, length, width)
+    causal = jnp.tril(jnp.ones((length, length), bool))
 
     def loss(params, ids, labels):
         x = params["tokens"][ids] + params["places"]
@@ -137,6 +150,45 @@ def gpt():
     state = (params, zeros, jax.tree.map(jnp.copy, zeros), jnp.zeros(()))
     ids = jnp.asarray(rng.integers(0, vocabulary, (4, length + 1)))
     return training(loss, adamw, state, ids[:, :-1], ids[:, 1:])
+
+
+class token:
+    """One token of greedy decoding with the GPT and a static key-value cache, read by the host."""
+
+    LENGTH, PROMPT, HEADS, WIDTH = 128, 16, 4, 256
+
+    def __init__(self):
+        self.params = gpt_parameters(length=self.LENGTH, width=self.WIDTH)
+        shape = (self.HEADS, self.LENGTH, self.WIDTH // self.HEADS)
+        self.cache = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in self.params["blocks"]]
+        self.jitted = jax.jit(self.forward, donate_argnums=1)
+        self.begin()
+
+    def begin(self):
+        self.token, self.place = jnp.zeros((), jnp.int32), self.PROMPT
+
+    def __call__(self):
+        self.token, self.cache = self.jitted(self.params, self.cache, self.token, self.place)
+        self.place += 1
+        int(self.token)
+        return self.token
+
+    def forward(self, params, cache, token, place):
+        seen = jnp.arange(self.LENGTH) <= place
+        x, new = params["tokens"][token] + params["places"][place], []
+        for p, (keys, values) in zip(params["blocks"], cache, strict=True):
+            qkv = linear(layer_norm(x, *p["norm1"]), p["qkv"])
+            q, k, v = qkv.reshape(3, self.HEADS, self.WIDTH // self.HEADS)
+            keys = jax.lax.dynamic_update_slice(keys, k[:, None], (0, place, 0))
+            values = jax.lax.dynamic_update_slice(values, v[:, None], (0, place, 0))
+            new.append((keys, values))
+            scores = jnp.einsum("hd,htd->ht", q, keys) * (self.WIDTH // self.HEADS) ** -0.5
+            weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+            x = x + linear(jnp.einsum("ht,htd->hd", weights, values).reshape(-1), p["out"])
+            hidden = linear(layer_norm(x, *p["norm2"]), p["up"])
+            x = x + linear(jax.nn.gelu(hidden, approximate=False), p["down"])
+        logits = layer_norm(x, *params["norm"]) @ params["head"]
+        return logits.argmax(-1).astype(jnp.int32), new
 
 
 def resnet():

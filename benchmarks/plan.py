@@ -35,6 +35,7 @@ WORKS = {
         "GPT training step (4 layers, width 256, batch 4 x 128, AdamW)", 4, 3, wait_each=False
     ),
     "resnet": Work("ResNet-18-shaped forward (batch 4, 64x64)", 20, 3),
+    "token": Work("GPT decode step (4 layers, width 256, cache of 128, batch 1)", 100, 10),
     "decode": Work("SmolLM2-135M decode step (float32, batch 1)", 16, 4),
 }
 
@@ -48,12 +49,15 @@ QUIET = 0.05
 
 @dataclass(frozen=True)
 class Promise:
-    """The time of `side` divided by that of `base` is at most `limit`."""
+    """What `side` needs, divided by what `base` needs, is at most `limit`."""
 
     work: str
     side: str
     limit: float
     base: str = "cpu"
+    # "time" of a warm step; "memory": the process's peak; "cold" and "warm": time of the first step in
+    # a new process, with an empty cache and a full one; "warm/cold": of one side, whatever the base.
+    what: str = "time"
 
 
 PROMISES = (
@@ -69,5 +73,11 @@ PROMISES = (
     Promise("gpt", "capture", 1.05),
     Promise("gpt", "compile", 1.1),
     Promise("mlp", "capture", 0.9, "jax"),
-    Promise("decode", "compile", 0.9, "jax"),
+    Promise("token", "compile", 0.9, "jax"),
+    Promise("gpt", "capture", 1.1, "jax", "memory"),
+    Promise("mlp", "capture", 1.0, "jax", "cold"),
+    Promise("gpt", "capture", 1.0, "jax", "cold"),
+    Promise("mlp", "capture", 0.6, "jax", "warm"),
+    Promise("gpt", "capture", 0.6, "jax", "warm"),
+    Promise("gpt", "capture", 0.15, "capture", "warm/cold"),
 )

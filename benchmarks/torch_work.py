@@ -9,7 +9,14 @@ from torch import nn
 def build(name: str, device: str, side: str = ""):
     """side "compile": the model goes through torch.compile; "capture": the step is captured whole."""
     torch.manual_seed(0)
-    work = {"adds": adds, "mlp": mlp, "gpt": gpt, "resnet": resnet, "decode": decode}[name]
+    work = {
+        "adds": adds,
+        "mlp": mlp,
+        "gpt": gpt,
+        "resnet": resnet,
+        "token": token,
+        "decode": decode,
+    }[name]
     if side == "compile":
         work.compiled = True
     step = work(device)
@@ -99,6 +106,51 @@ def gpt(device):
     ids = torch.randint(1024, (4, 129))
     x, y = ids[:, :-1].to(device), ids[:, 1:].to(device)
     return training(model, torch.optim.AdamW(model.parameters(), lr=3e-4), x, y)
+
+
+class token:
+    """One token of greedy decoding with the GPT and a static key-value cache, read by the host."""
+
+    LENGTH, PROMPT, HEADS = 128, 16, 4
+
+    def __init__(self, device):
+        self.model = GPT(length=self.LENGTH, heads=self.HEADS).eval().to(device)
+        width = self.model.norm.weight.numel()
+        shape = (1, self.HEADS, self.LENGTH, width // self.HEADS)
+        self.cache = [
+            (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+            for _ in self.model.blocks
+        ]
+        self.positions = torch.arange(self.LENGTH, device=device)
+        self.place = torch.full((1,), self.PROMPT, device=device)
+        self.first = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        self.forward = compiled(token, self.next_token)
+        self.begin()
+
+    def begin(self):
+        self.place.fill_(self.PROMPT)
+        self.token = self.first
+
+    def next_token(self, ids):
+        model = self.model
+        x = model.tokens(ids) + model.places(self.place)
+        seen = (self.positions <= self.place)[None]
+        for block, (keys, values) in zip(model.blocks, self.cache, strict=True):
+            qkv = block.qkv(block.norm1(x)).view(1, 1, 3, self.HEADS, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+            keys.index_copy_(2, self.place, k)
+            values.index_copy_(2, self.place, v)
+            mixed = F.scaled_dot_product_attention(q, keys, values, seen)
+            x = x + block.out(mixed.transpose(1, 2).reshape(x.shape))
+            x = x + block.down(F.gelu(block.up(block.norm2(x))))
+        self.place.add_(1)
+        return model.head(model.norm(x)).argmax(-1)
+
+    @torch.no_grad()
+    def __call__(self):
+        self.token = self.forward(self.token)
+        self.token.item()
+        return self.token
 
 
 class Residual(nn.Module):

@@ -60,8 +60,9 @@ class Worker:
 
     def first(self, name):
         self.step = self.build(name)
+        start = time.perf_counter()
         self.wait(self.step())
-        return self.told()
+        return {"first_seconds": time.perf_counter() - start, **self.told()}
 
     def run(self, steps, wait_each):
         """Seconds a step."""
