@@ -12,8 +12,33 @@ hlo::Precision contraction_precision(Call& c, DType dtype) {
                                                        : hlo::Precision::Highest;
 }
 
+namespace {
+
+// One row (for each batch) by a matrix whose rows are contracted, as when a model decodes a token.
+bool is_row_by_rows(const Value& lhs, const Value& rhs, const Dims& lhs_batch,
+                    const Dims& lhs_contract, const Dims& rhs_contract) {
+  int64_t one_row = 1;
+  for (const Dims& dims : {lhs_batch, lhs_contract})
+    for (int64_t d : dims) one_row *= lhs.dim(d);
+  return one_row > 0 && lhs.elements() == one_row && rhs.elements() > one_row &&
+         rhs_contract == Dims{rhs.rank() - 1};
+}
+
+}  // namespace
+
 Value contract(Call& c, const Value& lhs, const Value& rhs, const Dims& lhs_batch,
                const Dims& rhs_batch, const Dims& lhs_contract, const Dims& rhs_contract) {
+  // XLA's CPU plugin would transpose the matrix at every run; the other way round it does not.
+  if (c.platform() == Platform::Cpu &&
+      is_row_by_rows(lhs, rhs, lhs_batch, lhs_contract, rhs_contract)) {
+    Value product = contract(c, rhs, lhs, rhs_batch, lhs_batch, rhs_contract, lhs_contract);
+    const auto batches = static_cast<int64_t>(lhs_batch.size());
+    Dims dims(product.dims().begin(), product.dims().begin() + batches);
+    dims.resize(lhs.rank() - lhs_contract.size(), 1);
+    dims.insert(dims.end(), product.dims().begin() + batches,
+                product.dims().begin() + (rhs.rank() - 1));
+    return hlo::reshape(product, dims);
+  }
   const DType compute = hlo::opmath(lhs.dtype());
   const bool narrow = compute != lhs.dtype();
   // XLA's CPU plugin has fast products of float32 only; products of halves are exact there.

@@ -51,6 +51,10 @@ void check_self_dtype(const Call& c, const char* other, DType dtype) {
 
 Value mm(Call& c, const char* a, const char* b) {
   check_matrices(c, a, b);
+  // A row by a transposed matrix, which contract() then reads as it lies.
+  const graph::TensorArg& matrix = c.meta(b);
+  if (c.meta(a).sizes[0] == 1 && matrix.strides[0] == 1 && matrix.strides[1] > 1)
+    return contract(c, c.tensor(a), transposed(c.tensor(b)), {}, {}, {1}, {1});
   return matrix_product(c, c.tensor(a), c.tensor(b));
 }
 

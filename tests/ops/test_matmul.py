@@ -161,3 +161,24 @@ def test_recurrent_layers(kind):
     torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
     for p, other in zip(layer.parameters(), expected_grads, strict=True):
         torch.testing.assert_close(p.grad.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
+def test_one_row_by_a_transposed_matrix():
+    """What a model does when it decodes a token: the CPU plugin gets it the other way round."""
+    torch.manual_seed(0)
+    row, weight, bias = torch.randn(1, 16), torch.randn(24, 16), torch.randn(24)
+    query, keys = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 9, 16)
+
+    def products(row, weight, bias, query, keys):
+        return (
+            torch.nn.functional.linear(row, weight, bias),
+            row @ weight.t(),
+            row @ weight.t().contiguous(),
+            torch.einsum("bhqd,bgkd->bhgqk", query, keys),
+            torch.nn.functional.scaled_dot_product_attention(query, keys, keys, enable_gqa=True),
+            row[:, :0] @ weight[:, :0].t(),
+        )
+
+    given = (row, weight, bias, query, keys)
+    for mine, other in zip(products(*(x.to("tpu") for x in given)), products(*given), strict=True):
+        torch.testing.assert_close(mine.cpu(), other)
