@@ -17,6 +17,7 @@ load()
 # Made when they are first asked for: importing the package is part of `import torch`.
 _HOMES = {
     "capture": "_step",
+    "dynamic_shapes": "_bounds",
     "explain": "_explain",
     "export": "_export",
     "load_exported": "_export",

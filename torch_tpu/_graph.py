@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from torch_tpu import _C
+from torch_tpu import _C, _bounds
 
 log = logging.getLogger(__name__)
 aten = torch.ops.aten
@@ -296,10 +296,16 @@ class Piece:
     """An FX graph of aten operators as a function of a list of inputs."""
 
     def __init__(
-        self, module: GraphModule, eager: frozenset[str] = frozenset(), is_part: bool = False
+        self,
+        module: GraphModule,
+        eager: frozenset[str] = frozenset(),
+        is_part: bool = False,
+        policy: str | None = None,
     ):
         """eager: names of nodes that have failed to be captured. is_part: it holds none of them, nor
-        others that have no place in a program."""
+        others that have no place in a program. policy: which sizes share a program."""
+        self.policy = policy or _bounds.current_policy()
+        self.bounds: _bounds.Bounds | None = None
         self._boxed_call = True  # AOTAutograd hands over its list of inputs
         self.module = module
         self.eager = eager
@@ -311,7 +317,7 @@ class Piece:
             _fold_constants(module)
         nodes = [n for n in module.graph.nodes if n.op == "call_function"]
         if not is_part and (not nodes or any(n.name in eager or not _fits(n) for n in nodes)):
-            self.parts = _Parts(module, eager)
+            self.parts = _Parts(module, eager, self.policy)
         else:
             self.constants = _constants_to_inputs(module)
             # By placeholder: whether it takes a number, and those of CPU tensors that nothing uses
@@ -324,6 +330,7 @@ class Piece:
                 if not n.users and not all(map(_on_device, _tensors(n)))
             ]
             self.program = _C.CompiledGraph(f"graph_{next(_serial)}", self._trace)
+            self.bounds = _bounds.bounds_of(module, self._trace, self.policy)
 
     def _trace(self, tensors: list, ints: list) -> list:
         tensors, ints = iter(tensors), iter(ints)
@@ -336,8 +343,12 @@ class Piece:
             return self.parts(args)
         for i in self.unused:
             args[i] = None
+        inputs = args + self.constants if self.constants else args
+        if self.bounds is not None and (out := self.bounds(inputs)) is not None:
+            args.clear()
+            return out
         try:
-            out = self.program(args + self.constants if self.constants else args)
+            out = self.program(inputs)
         except _NodeFailed as failure:
             self._split(failure)
             return self(args)
@@ -368,8 +379,8 @@ class Piece:
                 cause = cause.__cause__
         log.info("%s is run between programs: %s", node, failure.__cause__)
         names = {node.name} if node is not None else {n.name for n in self.module.graph.nodes}
-        self.parts = _Parts(self.module, self.eager | names, self.constants)
-        self.program = None
+        self.parts = _Parts(self.module, self.eager | names, self.policy, self.constants)
+        self.program = self.bounds = None
 
 
 def _forget_host_random_states(module: GraphModule) -> None:
@@ -451,7 +462,9 @@ def _constants_to_inputs(module: GraphModule) -> list[torch.Tensor]:
 class _Parts:
     """A graph cut where something has no place in a program."""
 
-    def __init__(self, module: GraphModule, eager: frozenset[str], constants: Sequence = ()):
+    def __init__(
+        self, module: GraphModule, eager: frozenset[str], policy: str, constants: Sequence = ()
+    ):
         self.module = module
         self.constants = list(constants)
         self.inputs = module.graph.find_nodes(op="placeholder")
@@ -471,7 +484,7 @@ class _Parts:
             if stage % 2:
                 self.steps.append((_run_nodes(module, nodes), nodes, outputs, free))
             else:
-                sources, piece = _cut_out(module, nodes, outputs)
+                sources, piece = _cut_out(module, nodes, outputs, policy)
                 self.steps.append((piece, sources, outputs, free))
 
     def __call__(self, args: list) -> list:
@@ -539,7 +552,7 @@ def _run_nodes(module: GraphModule, nodes: list[Node]) -> Callable[[dict], None]
 
 
 def _cut_out(
-    module: GraphModule, nodes: list[Node], outputs: list[Node]
+    module: GraphModule, nodes: list[Node], outputs: list[Node], policy: str
 ) -> tuple[list[Node], Piece]:
     """The nodes as a graph of their own, and whose values it takes."""
     graph = torch.fx.Graph()
@@ -561,4 +574,4 @@ def _cut_out(
                 copies[argument] = graph.node_copy(argument, copies.__getitem__)
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[n] for n in outputs))
-    return sources, Piece(GraphModule(module, graph), is_part=True)
+    return sources, Piece(GraphModule(module, graph), is_part=True, policy=policy)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo import device_interface
 
-from torch_tpu import _C, _graph
+from torch_tpu import _C, _bounds, _graph
 
 
 @cache
@@ -34,13 +34,14 @@ def backend(
     example_inputs: list[torch.Tensor],
     *,
     made: Callable[[str, _graph.Piece], None] | None = None,
-    **options: Any,
+    options: dict[str, Any] | None = None,
+    **ignored: Any,
 ) -> Callable:
     """What torch.compile calls with a captured graph.
 
-    `mode=` and `options=` are accepted and have no meaning here: there is one way to compile, which is
-    what "max-autotune" and "reduce-overhead" ask of other backends. A graph that does not touch the
-    device is run as it stands. `made` is told each piece and what it is: "forward", "backward", "inference".
+    `mode=` is accepted and has no meaning here: there is one way to compile, which is what
+    "max-autotune" and "reduce-overhead" ask of other backends. Of `options=`, "bucket" is the policy for
+    open sizes (`torch_tpu.dynamic_shapes`); others are ignored. A graph that does not touch the device is run as it stands. `made` is told each piece and what it is: "forward", "backward", "inference".
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -48,8 +49,10 @@ def backend(
     if not uses_device(graph, example_inputs):
         return graph.forward
 
+    policy = _bounds.check_policy((options or {}).get("bucket", _bounds.current_policy()))
+
     def compiler(what: str, module: torch.fx.GraphModule, inputs: list) -> _graph.Piece:
-        piece = _graph.Piece(module)
+        piece = _graph.Piece(module, policy=policy)
         if made is not None:
             made(what, piece)
         return piece

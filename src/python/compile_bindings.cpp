@@ -2,8 +2,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "src/graph/bounded.h"
 #include "src/python/graph_body.h"
 #include "src/run/runtime.h"
+#include "src/tensor/bounded.h"
 #include "src/tensor/capture.h"
 #include "src/tensor/compiled.h"
 #include "src/tensor/errors.h"
@@ -13,6 +15,7 @@ namespace py = pybind11;
 namespace torch_tpu {
 namespace {
 
+using tensor::BoundedGraph;
 using tensor::Capture;
 using tensor::CompiledGraph;
 
@@ -58,9 +61,8 @@ std::vector<CompiledGraph::Output> run_body(const py::object& fn, const std::vec
   return out;
 }
 
-py::list call(CompiledGraph& graph, const py::list& args) {
-  std::vector<at::Tensor> tensors;
-  std::vector<int64_t> ints;
+// Tensors, ints and Nones apart: the tensors and Nones, and the ints.
+void sort_out(const py::list& args, std::vector<at::Tensor>& tensors, std::vector<int64_t>& ints) {
   const size_t n = args.size();
   tensors.reserve(n);
   for (size_t i = 0; i < n; ++i) {
@@ -73,11 +75,9 @@ py::list call(CompiledGraph& graph, const py::list& args) {
       ints.push_back(py::cast<int64_t>(py::handle(o)));
     }
   }
-  std::vector<c10::IValue> results;
-  {
-    py::gil_scoped_release release;
-    results = graph.call(tensors, ints);
-  }
+}
+
+py::list to_list(std::vector<c10::IValue> results) {
   py::list out(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
     PyObject* o = nullptr;
@@ -91,6 +91,31 @@ py::list call(CompiledGraph& graph, const py::list& args) {
     PyList_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), o);
   }
   return out;
+}
+
+py::list call(CompiledGraph& graph, const py::list& args) {
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> ints;
+  sort_out(args, tensors, ints);
+  std::vector<c10::IValue> results;
+  {
+    py::gil_scoped_release release;
+    results = graph.call(tensors, ints);
+  }
+  return to_list(std::move(results));
+}
+
+py::list call_bounded(BoundedGraph& graph, const py::list& args, const std::vector<int64_t>& sizes,
+                      const std::vector<std::vector<int64_t>>& output_sizes) {
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> ints;  // follow from the sizes
+  sort_out(args, tensors, ints);
+  std::vector<c10::IValue> results;
+  {
+    py::gil_scoped_release release;
+    results = graph.call(tensors, sizes, output_sizes);
+  }
+  return to_list(std::move(results));
 }
 
 }  // namespace
@@ -116,6 +141,21 @@ void bind_compile(py::module_& m) {
           py::arg("for_tpu") = false)
       // A list of tensors, ints and Nones; gives a list of the same kinds.
       .def("__call__", &call);
+  py::register_local_exception<graph::NotBounded>(m, "NotBounded", PyExc_NotImplementedError);
+  py::class_<BoundedGraph>(m, "BoundedGraph")
+      // samples: (dynamic sizes, dimensions of each dynamic input, the body's integers), the first
+      // one at the bounds.
+      .def(py::init([](const std::string& name, py::object body, std::vector<bool> dynamic,
+                       const std::vector<
+                           std::tuple<std::vector<int64_t>, std::vector<std::vector<int64_t>>,
+                                      std::vector<int64_t>>>& samples) {
+        std::vector<BoundedGraph::Sample> all;
+        for (const auto& [sizes, tensors, ints] : samples) all.push_back({sizes, tensors, ints});
+        return std::make_unique<BoundedGraph>(name, graph_body(std::move(body)), std::move(dynamic),
+                                              std::move(all));
+      }))
+      .def("_module_texts", &BoundedGraph::module_texts)
+      .def("__call__", &call_bounded);
   m.def("_begin_step", [] {
     py::gil_scoped_release release;
     tensor::guard([] { run::Runtime::instance().begin_step(); });

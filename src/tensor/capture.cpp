@@ -223,17 +223,21 @@ void Capture::record(const Record& own, const std::vector<ArrayPtr>& inputs,
     held_.push_back(results[i]);
   }
   if (r.error_result >= 0) {
-    auto word = [&](int64_t i) {
-      return hlo::reshape(hlo::slice_dim(out[r.error_result], 0, i, i + 1), {});
-    };
-    hlo::Value check = word(0), culprit = word(1);
-    for (size_t k = 0; k < r.checks.size(); ++k) {
-      graph::CheckSpec spec = r.checks[k];
+    std::vector<graph::CheckSpec> checks = r.checks;
+    for (graph::CheckSpec& spec : checks) {
       if (graph_ && spec.op.empty()) spec.op = r.op;
       if (spec.line.empty()) spec.line = line_;
-      call_.fail_if(hlo::eq(check, static_cast<double>(k + 1)), std::move(spec), culprit);
     }
+    raise_checks(call_, out[static_cast<size_t>(r.error_result)], checks);
   }
+}
+
+void raise_checks(graph::Call& call, const hlo::Value& words,
+                  const std::vector<graph::CheckSpec>& checks) {
+  auto word = [&](int64_t i) { return hlo::reshape(hlo::slice_dim(words, 0, i, i + 1), {}); };
+  hlo::Value check = word(0), culprit = word(1);
+  for (size_t k = 0; k < checks.size(); ++k)
+    call.fail_if(hlo::eq(check, static_cast<double>(k + 1)), checks[k], culprit);
 }
 
 // ---- control flow ------------------------------------------------------------------------------

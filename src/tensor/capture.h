@@ -75,6 +75,10 @@ std::vector<at::Tensor> capture_while(
     const std::function<at::Tensor(const std::vector<at::Tensor>&)>& condition,
     const LoopBody& body);
 
+// The checks of a function whose error words these are become checks of the call.
+void raise_checks(graph::Call& call, const hlo::Value& words,
+                  const std::vector<graph::CheckSpec>& checks);
+
 // The dimensions of a dense tensor, outermost in memory first.
 hlo::Dims memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 

@@ -50,6 +50,14 @@ bool same_layout(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b)
   return true;
 }
 
+void describe(const CompiledGraph::Output& o, GraphOutput& out) {
+  out.dtype = dtype_of(o.tensor.scalar_type());
+  out.sizes = o.tensor.sizes().vec();
+  // (A by-product of an op may have another rank here than where the graph was made.)
+  const bool told = o.strides && o.strides->size() == out.sizes.size();
+  out.strides = told ? *o.strides : o.tensor.strides().vec();
+}
+
 // Runs the body and decides for each output where its values live.
 hlo::Values run_graph(graph::Call& c, const CompiledGraph::Body& body) {
   c.make_whole();
@@ -90,11 +98,7 @@ hlo::Values run_graph(graph::Call& c, const CompiledGraph::Body& body) {
     }
     if (!o.tensor.defined()) continue;
     const at::Tensor& t = o.tensor;
-    out.dtype = dtype_of(t.scalar_type());
-    out.sizes = t.sizes().vec();
-    // (A by-product of an op may have another rank here than where the graph was made.)
-    const bool told = o.strides && o.strides->size() == out.sizes.size();
-    out.strides = told ? *o.strides : t.strides().vec();
+    describe(o, out);
     const c10::StorageImpl* storage = storage_of(t);
     const bool as_wanted = same_layout(out.sizes, out.strides, t.strides());
     auto same = std::find_if(given.begin(), given.end(),
@@ -124,13 +128,8 @@ hlo::Values run_graph(graph::Call& c, const CompiledGraph::Body& body) {
       out.index = it->second;
       continue;
     }
-    if (!dense(out.sizes, out.strides)) out.strides = hlo::contiguous_strides(out.sizes);
-    hlo::Value v = capture.value_of(t);
-    const hlo::Dims order = memory_order(out.sizes, out.strides);
-    if (v.elements() > 0 && !std::is_sorted(order.begin(), order.end()))
-      v = hlo::transpose(v, order);
     out.index = static_cast<int32_t>(results.size());
-    results.push_back(v);
+    results.push_back(dense_result(capture, o, out));
   }
   for (size_t i = 0; i < given.size(); ++i) {
     if (!given[i].defined() || !capture.changed(given[i])) continue;
@@ -138,6 +137,18 @@ hlo::Values run_graph(graph::Call& c, const CompiledGraph::Body& body) {
     c.write_at(0, i, capture.value_of(given[i]));
   }
   return results;
+}
+
+}  // namespace
+
+hlo::Value dense_result(Capture& capture, const CompiledGraph::Output& o, GraphOutput& out) {
+  out.kind = GraphOutput::Result;
+  describe(o, out);
+  if (!dense(out.sizes, out.strides)) out.strides = hlo::contiguous_strides(out.sizes);
+  hlo::Value v = capture.value_of(o.tensor);
+  const hlo::Dims order = memory_order(out.sizes, out.strides);
+  if (v.elements() > 0 && !std::is_sorted(order.begin(), order.end())) v = hlo::transpose(v, order);
+  return v;
 }
 
 at::Tensor window(c10::Storage storage, const GraphOutput& out, int64_t offset,
@@ -150,9 +161,7 @@ at::Tensor window(c10::Storage storage, const GraphOutput& out, int64_t offset,
   return at::Tensor(std::move(impl));
 }
 
-}  // namespace
-
-CompiledGraph::CompiledGraph(const std::string& name, Body body) {
+GraphKernel::GraphKernel(const std::string& name, std::function<hlo::Values(graph::Call&)> body) {
   // Never freed: records keep a pointer to it, and programs keep records.
   auto* entry = new graph::OpEntry;
   entry->name = "torch_tpu::" + name;
@@ -160,15 +169,18 @@ CompiledGraph::CompiledGraph(const std::string& name, Body body) {
   entry->arg_names = {"tensors", "ints"};
   kernel_ = std::make_shared<OpKernel>(schema_of(name), entry, graph::Variant::Functional, false);
   kernel_->ignore_aliases();
-  kernel_->set_body([body = std::move(body)](graph::Call& c) { return run_graph(c, body); });
+  kernel_->set_body(std::move(body));
 }
 
-CompiledGraph::~CompiledGraph() {
+GraphKernel::~GraphKernel() {
   kernel_->for_each_record(
       [](const graph::RecordPtr& record) { run::Runtime::instance().forget(record); });
 }
 
-std::vector<std::string> CompiledGraph::module_texts(std::optional<graph::Platform> other) const {
+CompiledGraph::CompiledGraph(const std::string& name, Body body)
+    : kernel_(name, [body = std::move(body)](graph::Call& c) { return run_graph(c, body); }) {}
+
+std::vector<std::string> GraphKernel::module_texts(std::optional<graph::Platform> other) const {
   std::vector<std::string> out;
   kernel_->for_each_record([&](const graph::RecordPtr& record) {
     if (record->program)
@@ -179,53 +191,59 @@ std::vector<std::string> CompiledGraph::module_texts(std::optional<graph::Platfo
 
 std::vector<c10::IValue> CompiledGraph::call(std::vector<at::Tensor>& inputs,
                                              const std::vector<int64_t>& ints) {
-  return guard([&] {
-    std::vector<std::pair<at::Tensor, size_t>> lazy;  // conjugated or negated by a bit
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      at::Tensor& t = inputs[i];
-      if (C10_UNLIKELY(t.defined() && (t.is_conj() || t.is_neg()))) {
-        lazy.emplace_back(t, i);
-        t = t.resolve_conj().resolve_neg();
+  return guard([&] { return kernel_.call(inputs, ints, inputs); });
+}
+
+std::vector<c10::IValue> GraphKernel::call(std::vector<at::Tensor>& inputs,
+                                           const std::vector<int64_t>& ints,
+                                           const std::vector<at::Tensor>& given,
+                                           const Adjust& adjust) {
+  std::vector<std::pair<at::Tensor, size_t>> lazy;  // conjugated or negated by a bit
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    at::Tensor& t = inputs[i];
+    if (C10_UNLIKELY(t.defined() && (t.is_conj() || t.is_neg()))) {
+      lazy.emplace_back(t, i);
+      t = t.resolve_conj().resolve_neg();
+    }
+  }
+  OpKernel::Results results;
+  const graph::Record& record = kernel_->call_graph(inputs, ints, results);
+  for (auto& [tensor, i] : lazy)
+    for (const graph::WriteSpec& w : record.writes)
+      if (w.to.element == i) tensor.copy_(inputs[i]);
+  std::vector<c10::IValue> out;
+  out.reserve(record.graph_outputs.size());
+  std::vector<c10::Storage> storages(results.size());
+  for (const GraphOutput& o : record.graph_outputs) {
+    switch (o.kind) {
+      case GraphOutput::None:
+        out.emplace_back();
+        break;
+      case GraphOutput::Number:
+        out.emplace_back(o.offset);
+        break;
+      case GraphOutput::Input:
+        out.emplace_back(given[o.index]);
+        break;
+      case GraphOutput::InputView: {
+        const at::Tensor& in = given[o.index];
+        out.emplace_back(
+            window(in.storage(), o, in.storage_offset() + o.offset, scalar_type_of(o.dtype)));
+        break;
+      }
+      case GraphOutput::Result: {
+        c10::Storage& s = storages[o.index];
+        if (!s) {
+          const int64_t bytes = results[o.index]->type().bytes();
+          s = make_storage(std::move(results[o.index]), bytes);
+        }
+        const size_t place = out.size();
+        out.emplace_back(window(s, adjust ? adjust(place, o) : o, o.offset, scalar_type_of(o.dtype)));
+        break;
       }
     }
-    OpKernel::Results results;
-    const graph::Record& record = kernel_->call_graph(inputs, ints, results);
-    for (auto& [given, i] : lazy)
-      for (const graph::WriteSpec& w : record.writes)
-        if (w.to.element == i) given.copy_(inputs[i]);
-    std::vector<c10::IValue> out;
-    out.reserve(record.graph_outputs.size());
-    std::vector<c10::Storage> storages(results.size());
-    for (const GraphOutput& o : record.graph_outputs) {
-      switch (o.kind) {
-        case GraphOutput::None:
-          out.emplace_back();
-          break;
-        case GraphOutput::Number:
-          out.emplace_back(o.offset);
-          break;
-        case GraphOutput::Input:
-          out.emplace_back(inputs[o.index]);
-          break;
-        case GraphOutput::InputView: {
-          const at::Tensor& in = inputs[o.index];
-          out.emplace_back(
-              window(in.storage(), o, in.storage_offset() + o.offset, scalar_type_of(o.dtype)));
-          break;
-        }
-        case GraphOutput::Result: {
-          c10::Storage& s = storages[o.index];
-          if (!s) {
-            const int64_t bytes = results[o.index]->type().bytes();
-            s = make_storage(std::move(results[o.index]), bytes);
-          }
-          out.emplace_back(window(s, o, o.offset, scalar_type_of(o.dtype)));
-          break;
-        }
-      }
-    }
-    return out;
-  });
+  }
+  return out;
 }
 
 }  // namespace torch_tpu::tensor
