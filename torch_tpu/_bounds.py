@@ -132,7 +132,8 @@ class Bounds:
         """body: as that of a CompiledGraph. Raises _C.NotBounded if there is nothing to be done."""
         self.body = body
         self.policy = policy
-        self.graphs: dict[tuple, _C.BoundedGraph | None] = {}
+        # By bounds and by which sizes are equal: the program and the sizes it takes; None: exact.
+        self.graphs: dict[tuple, tuple[_C.BoundedGraph, list[int]] | None] = {}
         self.calls: dict[tuple, tuple] = {}
         placeholders = module.graph.find_nodes(op="placeholder")
         self.sources: dict[sympy.Symbol, tuple[int, int | None]] = {}
@@ -203,8 +204,8 @@ class Bounds:
             for value in values:
                 sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
                 for size in sizes:
-                    if isinstance(size, (torch.SymBool, torch.SymFloat)):
-                        raise _C.NotBounded("a condition or a fraction depends on a size")
+                    if isinstance(size, torch.SymBool):
+                        raise _C.NotBounded("a condition depends on a size")
                     if not _is_symbolic(size):
                         continue
                     e = size.node.expr
@@ -271,26 +272,35 @@ class Bounds:
     def _graph(self, bounds: tuple[int, ...], args: list, values: tuple, outputs: list) -> Any:
         """Makes the program for these bounds with the first call, and gives that call's results."""
         why: Exception | None = None
-        for wide in (False, True):
-            try:
-                samples = self._samples(bounds, wide)
-                self._check_odd(bounds, samples)
-                graph = _C.BoundedGraph(
-                    f"bounded_{next(_serial)}",
-                    self.body,
-                    self.dynamic,
-                    [(s, *self.inputs(s)) for s in samples],
+        alone = tuple(range(len(bounds)))
+        # Sizes that are equal in this call may have to be; then the program is for such calls only.
+        equal = _pattern(values, bounds)
+        for pattern in (alone, equal) if equal != alone else (alone,):
+            first = [pattern.index(k) for k in range(max(pattern) + 1)]
+            for wide in (False, True):
+                try:
+                    chosen = self._samples(tuple(bounds[i] for i in first), wide)
+                    full = [tuple(s[k] for k in pattern) for s in chosen]
+                    self._check_odd(bounds, full)
+                    graph = _C.BoundedGraph(
+                        f"bounded_{next(_serial)}",
+                        self.body,
+                        self.dynamic,
+                        [(s, *self.inputs(f)) for s, f in zip(chosen, full, strict=True)],
+                    )
+                    out = graph(args, [values[i] for i in first], outputs)
+                except Exception as error:
+                    why = why or error
+                    log.debug("no program within bounds %s: %s", bounds, error, exc_info=True)
+                    continue
+                self.graphs[bounds, pattern] = graph, first
+                log.info(
+                    "one program serves sizes up to %s",
+                    dict(zip(self.symbols, bounds, strict=True)),
                 )
-                out = graph(args, values, outputs)
-            except Exception as error:
-                why = error
-                log.debug("no program within bounds %s: %s", bounds, error, exc_info=True)
-                continue
-            self.graphs[bounds] = graph
-            log.info("one program serves sizes up to %s", dict(zip(self.symbols, bounds, strict=True)))
-            return out
+                return out
         log.info("sizes up to %s are compiled exactly, one by one: %s", bounds, why)
-        self.graphs[bounds] = None
+        self.graphs[bounds, equal] = None
         return None
 
     def __call__(self, args: list) -> list | None:
@@ -299,23 +309,29 @@ class Bounds:
         )
         known = self.calls.get(values)
         if known is None:
-            bounds = tuple(
+            bounds: tuple | None = tuple(
                 _bound(v, upper, self.policy)
                 for v, upper in zip(values, self.upper, strict=True)
             )
+            keys: tuple = ()
             if None in bounds or any(b < v for b, v in zip(bounds, values, strict=True)):
                 bounds = None
+            else:
+                keys = (bounds, tuple(range(len(bounds)))), (bounds, _pattern(values, bounds))
             if len(self.calls) > 4096:
                 self.calls.clear()
-            known = self.calls[values] = (bounds, *self.outputs(values))
-        bounds, sizes, numbers = known
+            known = self.calls[values] = (bounds, keys, *self.outputs(values))
+        bounds, keys, sizes, numbers = known
         if bounds is None:
             return None
-        if bounds in self.graphs:
-            graph = self.graphs[bounds]
-            if graph is None:
-                return None
-            out = graph(args, values, sizes)
+        for key in keys:
+            if key in self.graphs:
+                made = self.graphs[key]
+                if made is None:
+                    return None
+                graph, first = made
+                out = graph(args, [values[i] for i in first], sizes)
+                break
         else:
             out = self._graph(bounds, args, values, sizes)
             if out is None:
@@ -323,6 +339,14 @@ class Bounds:
         for i in self.numbers:
             out[i] = numbers[i]
         return out
+
+
+def _pattern(values: tuple[int, ...], bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of groups: sizes of one group are equal, and so are their bounds."""
+    groups: dict[tuple[int, int], int] = {}
+    return tuple(
+        groups.setdefault(pair, len(groups)) for pair in zip(values, bounds, strict=True)
+    )
 
 
 def bounds_of(module: GraphModule, body: Callable, policy: str) -> Bounds | None:

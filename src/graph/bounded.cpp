@@ -145,10 +145,6 @@ class Bounder {
       for (const Dims& s : symbols_) at.push_back(s[k]);
       table_.emplace_back(at, sizes[k]);
     }
-    // Products of sizes, which numbers of elements are made of.
-    const size_t n = table_.size();
-    for (size_t i = 0; i < n; ++i)
-      for (size_t j = i; j < n; ++j) products_.emplace_back(i, j);
   }
 
   Values run(const std::function<Value(size_t)>& param);
@@ -181,10 +177,12 @@ class Bounder {
     Value of;
     std::vector<double> linear;  // instead: b + sum of linear[k] * sizes[k]
   };
-  std::optional<Affine> fit(const std::vector<double>& c, double tolerance);
+  // whole: with integers for coefficients.
+  std::optional<Affine> fit(const std::vector<double>& c, double tolerance, bool whole);
   std::optional<Affine> fit_to(const Dims& f, const Value& v, const std::vector<double>& c,
                                double tolerance) const;
   Value emit(const Affine& fitted, DType dtype);
+  Value half(const std::vector<double>& c, DType dtype);
   Value size_of(const Dims& at);
   Value times(const Value& a, const Value& b) { return hlo::multiply(a, b); }
   Value s32(int64_t v) { return hlo::constant_int(b_, {DType::S32, {}}, v); }
@@ -248,7 +246,6 @@ class Bounder {
   std::vector<Dims> symbols_;
   Values sizes_;
   std::vector<std::pair<Dims, Value>> table_;  // sizes by their values in the traces
-  std::vector<std::pair<size_t, size_t>> products_;
   std::vector<Known> known_;  // by id in the function
   std::vector<std::pair<std::pair<Factors, int64_t>, Value>> masks_;
 };
@@ -278,33 +275,41 @@ std::optional<Bounder::Affine> Bounder::fit_to(const Dims& f, const Value& v,
   return out;
 }
 
-std::optional<Bounder::Affine> Bounder::fit(const std::vector<double>& c, double tolerance) {
+std::optional<Bounder::Affine> Bounder::fit(const std::vector<double>& c, double tolerance,
+                                            bool whole) {
+  auto good = [&](const std::optional<Affine>& f) {
+    return f && (!whole || (std::floor(f->a) == f->a && std::floor(f->b) == f->b));
+  };
   for (size_t i = 0; i < table_.size(); ++i)
-    if (auto found = fit_to(table_[i].first, table_[i].second, c, tolerance)) return found;
-  for (auto [i, j] : products_) {
-    Dims at = table_[i].first;
-    for (size_t p = 0; p < at.size(); ++p) at[p] *= table_[j].first[p];
-    if (auto found = fit_to(at, {}, c, tolerance)) {
-      found->of = times(table_[i].second, table_[j].second);
+    if (auto found = fit_to(table_[i].first, table_[i].second, c, tolerance); good(found))
       return found;
+  // Products of two sizes, which numbers of elements are made of.
+  for (size_t i = 0; i < table_.size(); ++i) {
+    for (size_t j = i; j < table_.size(); ++j) {
+      Dims at = table_[i].first;
+      for (size_t p = 0; p < at.size(); ++p) at[p] *= table_[j].first[p];
+      if (auto found = fit_to(at, {}, c, tolerance); good(found)) {
+        found->of = times(table_[i].second, table_[j].second);
+        return found;
+      }
     }
   }
   // A sum of several sizes: solve for its coefficients, and check them with what is left.
-  const size_t k = sizes_.size(), n = k + 1;
-  if (k < 2 || c.size() <= n) return {};
-  std::vector<std::vector<double>> m(n, std::vector<double>(n + 1));
-  for (size_t r = 0; r < n; ++r) {
+  const size_t k = sizes_.size(), n = k + 1, rows = c.size();
+  if (k < 2 || rows <= n) return {};
+  std::vector<std::vector<double>> m(rows, std::vector<double>(n + 1));
+  for (size_t r = 0; r < rows; ++r) {
     for (size_t j = 0; j < k; ++j) m[r][j] = static_cast<double>(symbols_[r][j]);
     m[r][k] = 1;
     m[r][n] = c[r];
   }
   for (size_t i = 0; i < n; ++i) {
     size_t pivot = i;
-    for (size_t r = i; r < n; ++r)
+    for (size_t r = i; r < rows; ++r)
       if (std::abs(m[r][i]) > std::abs(m[pivot][i])) pivot = r;
     if (std::abs(m[pivot][i]) < 1e-9) return {};
     std::swap(m[i], m[pivot]);
-    for (size_t r = 0; r < n; ++r) {
+    for (size_t r = 0; r < rows; ++r) {
       if (r == i) continue;
       const double factor = m[r][i] / m[i][i];
       for (size_t j = i; j <= n; ++j) m[r][j] -= factor * m[i][j];
@@ -323,6 +328,25 @@ std::optional<Bounder::Affine> Bounder::fit(const std::vector<double>& c, double
     double v = out.b;
     for (size_t j = 0; j < k; ++j) v += out.linear[j] * static_cast<double>(symbols_[p][j]);
     if (!close(v, c[p], tolerance)) return {};
+  }
+  for (double l : out.linear)
+    if (whole && std::floor(l) != l) return {};
+  return good(out) ? std::optional(out) : std::nullopt;
+}
+
+// floor((size + b) / 2), the place of a middle.
+Value Bounder::half(const std::vector<double>& c, DType dtype) {
+  Value out;
+  for (size_t i = 0; i < table_.size(); ++i) {
+    for (int64_t add : {-1, 0, 1}) {
+      bool fits = !constant(table_[i].first);
+      for (size_t p = 0; p < c.size(); ++p)
+        fits = fits && c[p] == static_cast<double>((table_[i].first[p] + add) / 2);
+      if (!fits) continue;
+      if (out) return {};  // the traces cannot tell
+      out = hlo::convert(
+          hlo::divide(table_[i].second + static_cast<double>(add), s32(2)), dtype);
+    }
   }
   return out;
 }
@@ -351,11 +375,9 @@ Value Bounder::emit(const Affine& f, DType dtype) {
 Value Bounder::size_of(const Dims& at) {
   for (const auto& [known, v] : table_)
     if (known == at) return v;
-  auto found = fit(std::vector<double>(at.begin(), at.end()), 0);
-  if (!found || std::floor(found->a) != found->a || std::floor(found->b) != found->b)
+  auto found = fit(std::vector<double>(at.begin(), at.end()), 0, /*whole=*/true);
+  if (!found)
     give_up("a size depends on the others in a way that is not understood " + hlo::list_text(at));
-  for (double l : found->linear)
-    if (std::floor(l) != l) give_up("a size is a fraction of others");
   Value v = hlo::maximum(emit(*found, DType::S32), 0);
   table_.emplace_back(at, v);
   return v;
@@ -747,7 +769,7 @@ Known Bounder::splat(const std::vector<const Instr*>& all) {
     c.push_back(v);
   }
   const bool floating = hlo::is_floating(type.dtype);
-  Value made;
+  Value made = floating ? Value() : half(c, type.dtype);
   // The number, one over it, its square root ...
   for (int form = 0; form < (floating ? 4 : 1) && !made; ++form) {
     std::vector<double> g;
@@ -756,10 +778,8 @@ Known Bounder::splat(const std::vector<const Instr*>& all) {
       if (form & 2) v = v * v;
       g.push_back(v);
     }
-    auto found = fit(g, floating ? 1e-7 : 0);
+    auto found = fit(g, floating ? 1e-7 : 0, !floating);
     if (!found) continue;
-    if (!floating && (std::floor(found->a) != found->a || std::floor(found->b) != found->b))
-      continue;
     const DType compute = !floating ? type.dtype : type.dtype == DType::F64 ? type.dtype : DType::F32;
     made = emit(*found, compute);
     if (form & 2) made = hlo::sqrt(made);
@@ -1431,6 +1451,22 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
     dims[d].uniform = false;
     return set({{copy(instr, {})[0], dims}});
   }
+  if (name == "top_k") {
+    const size_t last = xs[0].dims.size() - 1;
+    std::vector<Dim> dims = xs[0].dims;
+    dims[last] = simple(extents(instr.first_result, last));
+    Value v = xs[0].v;
+    if (xs[0].dims[last].dynamic()) {
+      if (v.dtype() != DType::F32) give_up("top_k of " + v.type().str());
+      make_simple(xs[0], last);
+      // The least value of the total order that it sorts by.
+      Value least = hlo::bitcast_convert(s32(-1), DType::F32);
+      v = masked(xs[0], {static_cast<int64_t>(last)}, least);
+    }
+    std::vector<Known> out;
+    for (const Value& made : copy(instr, {v})) out.push_back({made, dims});
+    return set(std::move(out));
+  }
   if (name == "reduce") return set(reduce(instr, xs));
   if (name == "dot_general") return set({dot(instr, xs[0], xs[1])});
   if (name == "concatenate") return set({concatenate(instr, xs)});
@@ -1456,10 +1492,16 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
 
 Values Bounder::run(const std::function<Value(size_t)>& param) {
   const Function& f = *fns_[0];
-  for (const Function* other : fns_)
+  for (const Function* other : fns_) {
+    // Say where, if it can be told.
+    for (size_t i = 0; i < std::min(f.body.size(), other->body.size()); ++i)
+      if (other->body[i].name != f.body[i].name)
+        give_up("the program has another form at other sizes (" + f.body[i].name + ", " +
+                other->body[i].name + ")");
     if (other->params.size() != f.params.size() || other->body.size() != f.body.size() ||
         other->results != f.results)
       give_up("the program has another form at other sizes");
+  }
   known_.resize(f.types.size());
   auto flat_of = [&](const std::vector<Dims>& to) {
     Dims total(fns_.size(), 1);

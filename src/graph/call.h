@@ -150,6 +150,8 @@ class Call {
   hlo::Builder& builder() { return *builder_; }
   Platform platform() const { return platform_; }
   bool host_kernels() const { return host_kernels_; }
+  // One program will serve a range of sizes: the lowering's form must not depend on them.
+  bool open_sizes() const { return open_sizes_; }
   hlo::Precision precision();
   std::string op_name() const;
 
@@ -198,6 +200,7 @@ class Call {
   Record* record_ = nullptr;
   Platform platform_ = Platform::Cpu;
   bool host_kernels_ = false;
+  bool open_sizes_ = false;
   bool exact_outs_ = false;
   hlo::Precision precision_ = hlo::Precision::Highest;
   DType default_float_ = DType::F32;

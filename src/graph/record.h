@@ -99,7 +99,7 @@ struct Record {
   std::vector<CheckSpec> checks;
   int32_t error_result = -1;  // result that holds the error words
   // Makes the same call's function for another platform (values of run-time inputs do not matter).
-  std::function<std::shared_ptr<Record>(Platform, bool host_kernels)> retrace;
+  std::function<std::shared_ptr<Record>(Platform, bool host_kernels, bool open_sizes)> retrace;
   // The run layer's own: the program of this call alone, and when it was last part of a window.
   mutable std::shared_ptr<void> program;
   mutable uint64_t last_position = 0;

@@ -235,6 +235,7 @@ class Tracer {
     c.record_ = record_.get();
     c.platform_ = options_.platform;
     c.host_kernels_ = options_.host_kernels && options_.platform == Platform::Cpu;
+    c.open_sizes_ = options_.open_sizes;
     c.precision_ = options_.precision;
     c.default_float_ = options_.default_float;
     return c;
@@ -528,11 +529,13 @@ std::shared_ptr<Record> Tracer::run() {
   auto variant = std::make_shared<const Variant>(variant_);
   auto args = args_;
   TraceOptions options = options_;
-  record_->retrace = [variant, args, options](Platform platform, bool host_kernels) {
+  record_->retrace = [variant, args, options](Platform platform, bool host_kernels,
+                                              bool open_sizes) {
     Variant copy = *variant;
     TraceOptions other = options;
     other.platform = platform;
     other.host_kernels = host_kernels;
+    other.open_sizes = open_sizes;
     return trace(copy, args, other);
   };
   return record_;

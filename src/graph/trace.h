@@ -33,6 +33,8 @@ struct Variant {
 struct TraceOptions {
   Platform platform = Platform::Cpu;
   bool host_kernels = false;
+  // The function will be compared with what it is at other sizes: its form must not depend on them.
+  bool open_sizes = false;
   hlo::Precision precision = hlo::Precision::Highest;
   DType default_float = DType::F32;
 };

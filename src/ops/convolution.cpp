@@ -290,7 +290,7 @@ constexpr int64_t kManyPixels = 1024;  // from here on XLA's own float32 convolu
 
 bool few_taps(const Geometry& g) { return (g.tiles() && !g.depthwise()) || g.taps() <= kMostTaps; }
 bool as_matrices(const Call& c, const Geometry& g) {
-  return c.platform() == Platform::Cpu && few_taps(g);
+  return c.platform() == Platform::Cpu && few_taps(g) && !c.open_sizes();
 }
 bool many_pixels(const Geometry& g, DType dtype) {
   return dtype == DType::F32 && g.groups == 1 && g.taps() > 1 && !g.tiles() &&

@@ -200,7 +200,7 @@ Values triangle_indices(Call& c, bool lower) {
   Value begins = hlo::constant_ints(b, list, begin);
   Value marks = scatter_rows(hlo::zeros(b, {DType::S64, {count}}), 0, begins,
                              hlo::constant_int(b, list, 1), overwrite);
-  Value place = running_sum(marks) - 1.0;  // in the lists
+  Value place = running_sum(c, marks) - 1.0;  // in the lists
   Value r = hlo::take(hlo::constant_ints(b, list, row), place, 0);
   for (size_t i = 0; i < first.size(); ++i) first[i] -= begin[i];
   Value column = hlo::iota(b, {DType::S64, {count}}, 0) +

@@ -167,7 +167,7 @@ Values embedding_bag(Call& c) {
   Value begins =
       scatter_rows(hlo::zeros(b, {DType::S32, {n}}), 0, hlo::slice_dim(offsets, 0, 0, bags),
                    hlo::constant_int(b, {DType::S32, {bags}}, 1), hlo::add);
-  Value bag = hlo::maximum(running_sum(begins) - 1.0, 0.0);
+  Value bag = hlo::maximum(running_sum(c, begins) - 1.0, 0.0);
   Value counted = padding_idx >= 0 ? hlo::ne(index, static_cast<double>(padding_idx))
                                    : hlo::constant_int(b, {DType::Pred, {n}}, 1);
   Value bag_size = scatter_rows(hlo::zeros(b, {DType::S32, {bags}}), 0, bag,

@@ -62,10 +62,10 @@ Dims dims_but(int64_t rank, int64_t except) {
 
 Value overwrite(const Value&, const Value& update) { return update; }
 
-Value running_sum(const Value& x) {
+Value running_sum(const Call& c, const Value& x) {
   if (x.elements() == 0) return x;
   Values xs = {x}, zero = {hlo::zeros(x.builder(), {x.dtype(), {}})};
-  return scan(xs, zero, 0, [](const Values& before, const Values& after) -> Values {
+  return scan(c, xs, zero, 0, [](const Values& before, const Values& after) -> Values {
     return {before[0] + after[0]};
   })[0];
 }

@@ -36,7 +36,7 @@ Value overwrite(const Value& old_value, const Value& update);  // Combiner
 Value gather_along(const Value& x, const Value& index, int64_t dim);
 
 // Inclusive running sum of a 1-dim value.
-Value running_sum(const Value& x);
+Value running_sum(const Call& c, const Value& x);
 
 // Sums and products of halves are formed in float32: PyTorch's opmath type, also for the integers
 // and bool (where add means or, multiply means and).

@@ -518,11 +518,11 @@ TPU_OP(
     y = hlo::top_k(score, k)[1];
   } else {
     Values xs = {p}, zero = {hlo::zeros(b, {compute, {}})};
-    xs = scan(xs, zero, 1, [](const Values& before, const Values& after) -> Values {
+    xs = scan(c, xs, zero, 1, [](const Values& before, const Values& after) -> Values {
       return {before[0] + after[0]};
     });
     // Rounding may let a sum fall behind the one before it, which would make room for weights of 0.
-    Value sums = scan(xs, zero, 1, [](const Values& before, const Values& after) -> Values {
+    Value sums = scan(c, xs, zero, 1, [](const Values& before, const Values& after) -> Values {
       return {hlo::maximum(before[0], after[0])};
     })[0];
     // Always less than the last sum, so that the place found has a weight.

@@ -35,10 +35,18 @@ Values shifted(std::span<const Value> xs, std::span<const Value> identities, int
 
 }  // namespace
 
-Values scan(std::span<const Value> xs, std::span<const Value> identities, int64_t dim,
-            const ScanFn& fn) {
+Values scan(const Call& c, std::span<const Value> xs, std::span<const Value> identities,
+            int64_t dim, const ScanFn& fn) {
   int64_t n = xs[0].dim(dim);
   if (n <= 1) return Values(xs.begin(), xs.end());
+  if (c.open_sizes()) {
+    hlo::Window window;
+    window.size.assign(xs[0].rank(), 1);
+    window.pad_low.assign(xs[0].rank(), 0);
+    window.size[dim] = n;
+    window.pad_low[dim] = n - 1;
+    return hlo::reduce_window_general(xs, identities, window, fn);
+  }
   int64_t block = std::min(n, kBlock), blocks = (n + block - 1) / block;
   Values split = each(xs, [&](const Value& x, size_t i) {
     Dims high(x.rank(), 0), dims = x.dims();
@@ -56,7 +64,7 @@ Values scan(std::span<const Value> xs, std::span<const Value> identities, int64_
     columns.push_back(i == 0 ? column : fn(columns.back(), column));
   }
   if (blocks > 1) {
-    Values before = shifted(scan(columns.back(), identities, dim, fn), identities, dim);
+    Values before = shifted(scan(c, columns.back(), identities, dim, fn), identities, dim);
     for (Values& column : columns) column = fn(before, column);
   }
   return each(interleave(columns, dim + 1), [&](const Value& y, size_t i) {
@@ -84,7 +92,7 @@ Value cumulate(Call& c, const Value& x, int64_t dim, Reduce how) {
     window.pad_low[dim] = x.dim(dim) - 1;
     return hlo::reduce_window(x, identity, window, how);
   }
-  return scan({&x, 1}, {&identity, 1}, dim, [&](const Values& a, const Values& b) -> Values {
+  return scan(c, {&x, 1}, {&identity, 1}, dim, [&](const Values& a, const Values& b) -> Values {
     return {how == Reduce::Add ? a[0] + b[0] : a[0] * b[0]};
   })[0];
 }
@@ -115,7 +123,7 @@ Values running_extreme(Call& c, Reduce how) {
   const Value xs[] = {a.x, place};
   const Value identities[] = {hlo::reduce_identity(b, a.x.dtype(), how),
                               hlo::scalar(b, DType::S32, 0)};
-  Values y = scan(xs, identities, a.dim, [&](const Values& before, const Values& after) -> Values {
+  Values y = scan(c, xs, identities, a.dim, [&](const Values& before, const Values& after) -> Values {
     Value later =
         how == Reduce::Maximum ? hlo::ge(after[0], before[0]) : hlo::le(after[0], before[0]);
     if (floating) later = hlo::is_nan(after[0]) | later;  // false where only `before` is NaN
@@ -159,7 +167,7 @@ TPU_OP("aten::_logcumsumexp(Tensor self, int dim) -> Tensor") {
                     result, "'");
   Along a = along_dim(c, c.tensor("self", hlo::opmath(result)));
   Value identity = hlo::convert(hlo::lowest(c.builder(), hlo::real_of(a.x.dtype())), a.x.dtype());
-  Value y = scan({&a.x, 1}, {&identity, 1}, a.dim,
+  Value y = scan(c, {&a.x, 1}, {&identity, 1}, a.dim,
                  [](const Values& before, const Values& after) -> Values {
                    return {log_add_exp(before[0], after[0])};
                  })[0];

@@ -250,11 +250,11 @@ TPU_OP(
 namespace {
 
 // For every element, how many trues precede it: S32 (S64) of mask's element count.
-Value count_before(const Value& mask) {
+Value count_before(const Call& c, const Value& mask) {
   const int64_t n = mask.elements();
   const DType dtype = n > INT32_MAX ? DType::S64 : DType::S32;
   Value ones = hlo::convert(hlo::reshape(mask, {n}), dtype);
-  return running_sum(ones) - ones;
+  return running_sum(c, ones) - ones;
 }
 
 }  // namespace
@@ -272,7 +272,7 @@ TPU_OP("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"
   Value mask = hlo::broadcast_to(c.tensor("mask"), sizes);
   if (self.elements() == 0) return {self};
   Value source = c.tensor("source");
-  Value rank = count_before(mask);
+  Value rank = count_before(c, mask);
   Value flat_mask = hlo::reshape(mask, {mask.elements()});
   constexpr const char* kShort =
       "masked_scatter: expected the number of elements of source to be at least the number of "

@@ -22,9 +22,9 @@ struct Segments {
   Dims data, result;
 };
 
-Value prefix_sums(const Value& x) {  // along dimension 1
+Value prefix_sums(const Call& c, const Value& x) {  // along dimension 1
   Value zero = hlo::scalar(x.builder(), x.dtype(), 0);
-  return scan({&x, 1}, {&zero, 1}, 1,
+  return scan(c, {&x, 1}, {&zero, 1}, 1,
               [](const Values& a, const Values& b) -> Values { return {a[0] + b[0]}; })[0];
 }
 
@@ -59,7 +59,7 @@ Segments segments(Call& c) {
   Value ends, first;  // [outer, count], [outer, 1]
   if (by_length) {
     s.lengths = x;
-    ends = s.count == 0 ? x : prefix_sums(x);
+    ends = s.count == 0 ? x : prefix_sums(c, x);
     first = hlo::zeros(b, {DType::S32, {s.outer, 1}});
   } else {
     first = hlo::slice_dim(x, 1, 0, 1);
@@ -77,7 +77,7 @@ Segments segments(Call& c) {
     Value marks = scatter_rows(hlo::zeros(b, {DType::S32, {s.outer * (s.n + 1)}}), 0, at,
                                hlo::full_like(at, 1), plus);
     marks = hlo::slice_dim(hlo::reshape(marks, {s.outer, s.n + 1}), 1, 0, s.n);
-    segment = prefix_sums(marks);
+    segment = prefix_sums(c, marks);
   }
   Value place = hlo::iota(b, {DType::S32, places}, 1);
   segment = hlo::select(hlo::lt(place, first), static_cast<double>(s.count), segment);

@@ -166,12 +166,12 @@ TPU_OP("aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=No
             repeats);
   if (total == 0 || n == 0) return {hlo::zeros(b, {repeats.dtype(), {total}})};
   // Where a run ends, the next element begins; ends outside the result are dropped by scatter.
-  Value ends = running_sum(repeats);
+  Value ends = running_sum(c, repeats);
   c.fail_if(hlo::ne(hlo::slice_dim(ends, 0, n - 1, n), static_cast<double>(total)),
             graph::CheckSpec::Runtime, "allocated size does not match required size");
   Value steps = scatter_rows(hlo::zeros(b, {repeats.dtype(), {total}}), 0, ends,
                              hlo::constant_int(b, {repeats.dtype(), {n}}, 1), hlo::add);
-  return {running_sum(steps)};
+  return {running_sum(c, steps)};
 }
 
 // channel_shuffle: channels [groups, channels / groups] transposed.

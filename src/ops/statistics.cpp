@@ -124,7 +124,7 @@ TPU_OP(
     low[a.dim] = 1;
     changes = hlo::pad(changes, hlo::scalar(b, DType::Pred, 0), low, Dims(a.x.rank(), 0));
     Value first = hlo::select(changes, here, 0), zero = hlo::scalar(b, DType::S32, 0);
-    start = scan({&first, 1}, {&zero, 1}, a.dim, [](const Values& p, const Values& q) -> Values {
+    start = scan(c, {&first, 1}, {&zero, 1}, a.dim, [](const Values& p, const Values& q) -> Values {
       return {hlo::maximum(p[0], q[0])};
     })[0];
   }

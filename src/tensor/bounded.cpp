@@ -127,9 +127,16 @@ hlo::Values BoundedGraph::trace(graph::Call& c) {
     graph::TraceOptions options = trace_options();
     options.platform = c.platform();
     options.host_kernels = false;  // they know nothing of sizes within bounds
+    options.open_sizes = true;
     options.precision = c.precision();
     records.push_back(graph::trace(variant, args, options));
-    if (outputs.empty()) outputs = std::move(made);
+    if (records.size() == 1) {
+      outputs = std::move(made);
+      open_.assign(outputs.size(), false);
+      continue;
+    }
+    for (size_t i = 0; i < outputs.size(); ++i)
+      open_[i] = open_[i] || made.at(i).sizes != outputs[i].sizes;
   }
   const Record& first = *records[0];
   graph::BoundedTraces traces;
@@ -177,6 +184,7 @@ std::vector<c10::IValue> BoundedGraph::call(std::vector<at::Tensor>& inputs,
       if (dynamic_[i]) tensors[i] = flattened(tensors[i], elements_[next++]);
     for (int64_t size : sizes) tensors.push_back(at::scalar_tensor(size, at::kLong));
     return graph_.call(tensors, {}, inputs, [&](size_t i, GraphOutput out) {
+      if (!open_[i]) return out;
       TORCH_CHECK(i < output_sizes.size() && output_sizes[i].size() == out.sizes.size(),
                   "an output of a bounded graph has another rank than it should");
       const hlo::Dims order = memory_order(out.sizes, out.strides);

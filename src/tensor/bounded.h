@@ -39,6 +39,7 @@ class BoundedGraph {
   CompiledGraph::Body body_;
   std::vector<bool> dynamic_;
   std::vector<Sample> samples_;
+  std::vector<bool> open_;         // outputs whose sizes differ between the samples
   std::vector<int64_t> elements_;  // of each input of dynamic size, at the bounds
   GraphKernel graph_;
 };

@@ -178,9 +178,9 @@ void Capture::record(const Record& own, const std::vector<ArrayPtr>& inputs,
   const graph::TraceOptions eager = trace_options();
   std::shared_ptr<const Record> other;
   if (own.retrace &&
-      (call_.platform() != eager.platform ||
+      (call_.platform() != eager.platform || call_.open_sizes() ||
        call_.host_kernels() != (eager.host_kernels && eager.platform == graph::Platform::Cpu)))
-    other = own.retrace(call_.platform(), call_.host_kernels());
+    other = own.retrace(call_.platform(), call_.host_kernels(), call_.open_sizes());
   const Record& r = other ? *other : own;
   std::vector<hlo::Value> args;
   std::vector<uint64_t> scalars(r.scalars.size());
