@@ -234,6 +234,9 @@ class Bounder {
   Known dynamic_update_slice(std::vector<Known> xs);
   Known dot(const Instr& instr, Known x, Known y);
   Known convolution(const std::vector<const Instr*>& all, Known x, Known y);
+  void learn_windows(const Dims& at, const Value& size, const Value& window, const Dims& in,
+                     const Dims& taps, int64_t stride, int64_t dilation, int64_t low,
+                     const Dims& high);
   std::vector<Known> reduce(const Instr& instr, std::vector<Known> xs);
   std::vector<Known> reduce_window(const std::vector<const Instr*>& all, std::vector<Known> xs);
   std::vector<Known> sort(const Instr& instr, std::vector<Known> xs);
@@ -1046,6 +1049,37 @@ Known Bounder::dot(const Instr& instr, Known x, Known y) {
   return {copy(instr, {l, r})[0], dims};
 }
 
+// How many windows fit: floor((size + padding - reach) / stride) + 1. A lowering may take less
+// padding than was asked for where the last windows do not need all of it; what was asked for is
+// then the one number that explains all traces.
+void Bounder::learn_windows(const Dims& at, const Value& size, const Value& window, const Dims& in,
+                            const Dims& taps, int64_t stride, int64_t dilation, int64_t low,
+                            const Dims& high) {
+  for (const auto& [k, v] : table_)
+    if (k == at) return;
+  int64_t least = high[0], most = high[0] + (constant(high) ? 1 : stride);
+  for (int64_t h : high) {
+    least = std::max(least, h);
+    most = std::min(most, h + stride);
+  }
+  if (constant(high)) most = least + 1;
+  std::optional<int64_t> end;
+  for (int64_t h = least; h < most; ++h) {
+    bool fits = true;
+    for (size_t p = 0; p < at.size(); ++p)
+      fits = fits && at[p] == hlo::window_count(in[p], taps[p], stride, 1, dilation, low + h);
+    if (!fits) continue;
+    if (end) return;  // the traces cannot tell
+    end = h;
+  }
+  if (!end) return;
+  Value reach = (window - 1.0) * static_cast<double>(dilation) + 1.0;
+  Value room = size + static_cast<double>(low + *end) - reach;
+  table_.emplace_back(at, hlo::divide(hlo::maximum(room, static_cast<double>(-stride)) +
+                                          static_cast<double>(stride),
+                                      s32(stride)));
+}
+
 Known Bounder::convolution(const std::vector<const Instr*>& all, Known x, Known y) {
   const Instr& instr = *all[0];
   const int32_t id = instr.first_result;
@@ -1114,19 +1148,12 @@ Known Bounder::convolution(const std::vector<const Instr*>& all, Known x, Known 
         give_up("a convolution with large strides over a dynamic size");
       continue;
     }
-    bool known = false;
-    for (const auto& [k, v] : table_) known = known || k == at;
-    if (!known && constant(high) && base[s] == 1) {
-      // (size + padding - reach) / stride + 1
-      auto size = [&](const Known& v, size_t d) {
-        return v.dims[d].dynamic() ? v.dims[d].factors[0].size : s32(v.v.dims()[d]);
-      };
-      Value reach = (size(y, dy) - 1) * static_cast<double>(dilation[s]) + 1;
-      Value room = size(x, dx) + static_cast<double>(low[0] + high[0]) - reach;
-      Value n = hlo::divide(hlo::maximum(room, -strides[s]) + static_cast<double>(strides[s]),
-                            s32(strides[s]));
-      table_.emplace_back(at, n);
-    }
+    auto size = [&](const Known& v, size_t d) {
+      return v.dims[d].dynamic() ? v.dims[d].factors[0].size : s32(v.v.dims()[d]);
+    };
+    if (base[s] == 1)
+      learn_windows(at, size(x, dx), size(y, dy), at_of(x, dx), at_of(y, dy), strides[s],
+                    dilation[s], low[0], high);
     dims[out] = simple(at);
   }
   return {copy(instr, {masked(x, mask_x, zero(x.v)), masked(y, mask_y, zero(y.v))})[0], dims};
@@ -1202,14 +1229,10 @@ std::vector<Known> Bounder::reduce_window(const std::vector<const Instr*>& all,
       dims[d] = {};
       continue;
     }
-    bool known = false;
-    for (const auto& [k, v] : table_) known = known || k == at;
-    if (!known && constant(high) && constant(low) && constant(window) && base[d] == 1) {
-      const Value size = values[0]->dims[d].dynamic() ? values[0]->dims[d].factors[0].size : s32(in[0]);
-      const int64_t reach = (window[0] - 1) * dilation[d] + 1;
-      Value room = size + static_cast<double>(low[0] + high[0] - reach);
-      table_.emplace_back(at, hlo::divide(hlo::maximum(room, -strides[d]) + static_cast<double>(strides[d]),
-                                          s32(strides[d])));
+    if (constant(low) && constant(window) && base[d] == 1) {
+      const Dim& from = values[0]->dims[d];
+      learn_windows(at, from.dynamic() ? from.factors[0].size : s32(in[0]), s32(window[0]), in,
+                    window, strides[d], dilation[d], low[0], high);
     }
     dims[d] = simple(at);
   }
