@@ -304,14 +304,11 @@ class Bounds:
         return None
 
     def __call__(self, args: list) -> list | None:
-        values = tuple(
-            args[i] if d is None else args[i].shape[d] for i, d in self.sources.values()
-        )
+        values = tuple(args[i] if d is None else args[i].shape[d] for i, d in self.sources.values())
         known = self.calls.get(values)
         if known is None:
             bounds: tuple | None = tuple(
-                _bound(v, upper, self.policy)
-                for v, upper in zip(values, self.upper, strict=True)
+                _bound(v, upper, self.policy) for v, upper in zip(values, self.upper, strict=True)
             )
             keys: tuple = ()
             if None in bounds or any(b < v for b, v in zip(bounds, values, strict=True)):
@@ -344,9 +341,7 @@ class Bounds:
 def _pattern(values: tuple[int, ...], bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Numbers of groups: sizes of one group are equal, and so are their bounds."""
     groups: dict[tuple[int, int], int] = {}
-    return tuple(
-        groups.setdefault(pair, len(groups)) for pair in zip(values, bounds, strict=True)
-    )
+    return tuple(groups.setdefault(pair, len(groups)) for pair in zip(values, bounds, strict=True))
 
 
 def bounds_of(module: GraphModule, body: Callable, policy: str) -> Bounds | None:

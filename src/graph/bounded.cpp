@@ -82,22 +82,12 @@ bool contains(const Dims& dims, int64_t d) {
 
 const std::set<std::string_view>& pointwise() {
   static const std::set<std::string_view> names = {
-      "abs",          "add",         "and",
-      "atan2",        "cbrt",        "ceil",
-      "clamp",        "compare",     "complex",
-      "convert",      "cosine",      "count_leading_zeros",
-      "divide",       "exponential", "exponential_minus_one",
-      "floor",        "imag",        "is_finite",
-      "log",          "logistic",    "log_plus_one",
-      "maximum",      "minimum",     "multiply",
-      "negate",       "not",         "or",
-      "popcnt",       "power",       "real",
-      "remainder",    "round_nearest_afz",
-      "round_nearest_even",          "rsqrt",
-      "select",       "shift_left",  "shift_right_arithmetic",
-      "shift_right_logical",         "sign",
-      "sine",         "sqrt",        "subtract",
-      "tan",          "tanh",        "xor",
+      "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
+      "cosine", "count_leading_zeros", "divide", "exponential", "exponential_minus_one", "floor",
+      "imag", "is_finite", "log", "logistic", "log_plus_one", "maximum", "minimum", "multiply",
+      "negate", "not", "or", "popcnt", "power", "real", "remainder", "round_nearest_afz",
+      "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic",
+      "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor",
       "reduce_precision", "optimization_barrier",
       // CHLO
       "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf",
@@ -249,7 +239,7 @@ class Bounder {
   std::vector<Dims> symbols_;
   Values sizes_;
   std::vector<std::pair<Dims, Value>> table_;  // sizes by their values in the traces
-  std::vector<Known> known_;  // by id in the function
+  std::vector<Known> known_;                   // by id in the function
   std::vector<std::pair<std::pair<Factors, int64_t>, Value>> masks_;
 };
 
@@ -347,8 +337,7 @@ Value Bounder::half(const std::vector<double>& c, DType dtype) {
         fits = fits && c[p] == static_cast<double>((table_[i].first[p] + add) / 2);
       if (!fits) continue;
       if (out) return {};  // the traces cannot tell
-      out = hlo::convert(
-          hlo::divide(table_[i].second + static_cast<double>(add), s32(2)), dtype);
+      out = hlo::convert(hlo::divide(table_[i].second + static_cast<double>(add), s32(2)), dtype);
     }
   }
   return out;
@@ -564,7 +553,8 @@ Known Bounder::move_elements(const Value& flat, const Factors& from,
   Known out;
   out.v = hlo::reshape(hlo::take(rows, place, 0), dims);
   for (const Factors& f : to) {
-    const bool dynamic = std::any_of(f.begin(), f.end(), [](const Factor& x) { return x.dynamic(); });
+    const bool dynamic =
+        std::any_of(f.begin(), f.end(), [](const Factor& x) { return x.dynamic(); });
     out.dims.push_back({dynamic ? f : Factors{}, false});
   }
   return out;
@@ -676,8 +666,8 @@ Region Bounder::copy_region(const Region& region) {
       for (int32_t id : instr.operands) operands.push_back(known_[id].v);
       Values made = copy(instr, operands);
       for (size_t i = 0; i < made.size(); ++i)
-        known_[instr.first_result + static_cast<int32_t>(i)] = {
-            made[i], std::vector<Dim>(made[i].rank())};
+        known_[instr.first_result + static_cast<int32_t>(i)] = {made[i],
+                                                                std::vector<Dim>(made[i].rank())};
     }
     Values out;
     for (int32_t id : region.results) out.push_back(known_[id].v);
@@ -752,7 +742,8 @@ Known Bounder::splat(const std::vector<const Instr*>& all) {
     if (type.rank() == 1 && is_dynamic(id)) {
       bool prefix = true;
       for (const std::string& l : literals) {
-        if (l.empty() || l[0] != '[') prefix = false;
+        if (l.empty() || l[0] != '[')
+          prefix = false;
         else
           prefix = prefix && literals[0].starts_with(l.substr(0, l.size() - 1));
       }
@@ -783,7 +774,9 @@ Known Bounder::splat(const std::vector<const Instr*>& all) {
     }
     auto found = fit(g, floating ? 1e-7 : 0, !floating);
     if (!found) continue;
-    const DType compute = !floating ? type.dtype : type.dtype == DType::F64 ? type.dtype : DType::F32;
+    const DType compute = !floating                  ? type.dtype
+                          : type.dtype == DType::F64 ? type.dtype
+                                                     : DType::F32;
     made = emit(*found, compute);
     if (form & 2) made = hlo::sqrt(made);
     if (form & 1) made = hlo::full_like(made, 1) / made;
@@ -971,10 +964,10 @@ Known Bounder::dynamic_slice(const std::vector<const Instr*>& all, std::vector<K
       make_simple(x, d);
       dims[d] = simple(size);
       Value start = xs[d + 1].v;
-      Value room = hlo::convert(x.dims[d].dynamic() ? x.dims[d].factors[0].size
-                                                    : s32(x.v.dims()[d]),
-                                start.dtype()) -
-                   hlo::convert(dims[d].factors[0].size, start.dtype());
+      Value room =
+          hlo::convert(x.dims[d].dynamic() ? x.dims[d].factors[0].size : s32(x.v.dims()[d]),
+                       start.dtype()) -
+          hlo::convert(dims[d].factors[0].size, start.dtype());
       operands.push_back(hlo::maximum(hlo::minimum(start, room), 0));
       Dims low(x.v.rank(), 0), high(x.v.rank(), 0);
       high[d] = size[0];
@@ -1006,8 +999,9 @@ Known Bounder::dynamic_update_slice(std::vector<Known> xs) {
       starts.push_back(start_inside(xs[d + 2], x, d, update.v.dims()[d]));
       continue;
     }
-    Value room = hlo::convert(to.dynamic() ? to.factors[0].size : s32(x.v.dims()[d]), start.dtype()) -
-                 hlo::convert(part.factors[0].size, start.dtype());
+    Value room =
+        hlo::convert(to.dynamic() ? to.factors[0].size : s32(x.v.dims()[d]), start.dtype()) -
+        hlo::convert(part.factors[0].size, start.dtype());
     starts.push_back(hlo::maximum(hlo::minimum(start, room), 0));
     grow[d] = update.v.dims()[d];
     partial.push_back(static_cast<int64_t>(d));
@@ -1018,8 +1012,8 @@ Known Bounder::dynamic_update_slice(std::vector<Known> xs) {
   Value window = hlo::dynamic_slice(old, starts, update.v.dims());
   Value mask;
   for (int64_t d : partial) {
-    Value m = hlo::broadcast_in_dim(mask_along(update.dims[d], update.v.dims()[d]),
-                                    update.v.dims(), {d});
+    Value m =
+        hlo::broadcast_in_dim(mask_along(update.dims[d], update.v.dims()[d]), update.v.dims(), {d});
     mask = mask ? mask & m : m;
   }
   Value out = hlo::dynamic_update_slice(old, hlo::select(mask, update.v, window), starts);
@@ -1027,7 +1021,8 @@ Known Bounder::dynamic_update_slice(std::vector<Known> xs) {
 }
 
 Known Bounder::dot(const Instr& instr, Known x, Known y) {
-  const Dims lb = list(instr, "lhs_batching_dimensions"), rb = list(instr, "rhs_batching_dimensions"),
+  const Dims lb = list(instr, "lhs_batching_dimensions"),
+             rb = list(instr, "rhs_batching_dimensions"),
              lc = list(instr, "lhs_contracting_dimensions"),
              rc = list(instr, "rhs_contracting_dimensions");
   for (size_t i = 0; i < lb.size(); ++i) agree_along(x, lb[i], y, rb[i]);
@@ -1265,21 +1260,22 @@ std::vector<Known> Bounder::sort(const Instr& instr, std::vector<Known> xs) {
   Value inside = mask_along(dims[d], operands[0].dims()[d]);
   operands.push_back(hlo::broadcast_in_dim(inside, operands[0].dims(), {static_cast<int64_t>(d)}));
   const Region& region = instr.regions[0];
-  Values sorted = hlo::sort(operands, static_cast<int64_t>(d), stable, [&](const Values& l, const Values& r) {
-    for (size_t i = 0; i < xs.size(); ++i) {
-      known_[region.args[2 * i]] = {l[i], {}};
-      known_[region.args[2 * i + 1]] = {r[i], {}};
-    }
-    for (const Instr& inner : region.body) {
-      Values ops;
-      for (int32_t id : inner.operands) ops.push_back(known_[id].v);
-      Values made = copy(inner, ops);
-      for (size_t i = 0; i < made.size(); ++i)
-        known_[inner.first_result + static_cast<int32_t>(i)] = {made[i], {}};
-    }
-    Value less = known_[region.results[0]].v;
-    return l.back() & (~r.back() | less);
-  });
+  Values sorted =
+      hlo::sort(operands, static_cast<int64_t>(d), stable, [&](const Values& l, const Values& r) {
+        for (size_t i = 0; i < xs.size(); ++i) {
+          known_[region.args[2 * i]] = {l[i], {}};
+          known_[region.args[2 * i + 1]] = {r[i], {}};
+        }
+        for (const Instr& inner : region.body) {
+          Values ops;
+          for (int32_t id : inner.operands) ops.push_back(known_[id].v);
+          Values made = copy(inner, ops);
+          for (size_t i = 0; i < made.size(); ++i)
+            known_[inner.first_result + static_cast<int32_t>(i)] = {made[i], {}};
+        }
+        Value less = known_[region.results[0]].v;
+        return l.back() & (~r.back() | less);
+      });
   for (size_t i = 0; i < xs.size(); ++i) out.push_back({sorted[i], dims});
   return out;
 }
@@ -1321,7 +1317,8 @@ Known Bounder::gather(const Instr& instr, Known x, Known indices) {
 Known Bounder::scatter(const Instr& instr, std::vector<Known> xs) {
   if (xs.size() != 3) give_up("a scatter of several values");
   Known &x = xs[0], &indices = xs[1], &updates = xs[2];
-  const Dims window = list(instr, "update_window_dims"), inserted = list(instr, "inserted_window_dims"),
+  const Dims window = list(instr, "update_window_dims"),
+             inserted = list(instr, "inserted_window_dims"),
              batching = list(instr, "input_batching_dims"),
              index_batching = list(instr, "scatter_indices_batching_dims"),
              map = list(instr, "scatter_dims_to_operand_dims");
@@ -1370,9 +1367,8 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
     dynamic = dynamic || is_dynamic(instr.first_result + i);
     empty = empty || fns_[0]->types[instr.first_result + i].elements() == 0;
   }
-  const bool differs = std::any_of(all.begin(), all.end(), [&](const Instr* i) {
-    return i->attributes != instr.attributes;
-  });
+  const bool differs = std::any_of(
+      all.begin(), all.end(), [&](const Instr* i) { return i->attributes != instr.attributes; });
   check_regions(all);
   auto set = [&](std::vector<Known> out) {
     for (size_t i = 0; i < out.size(); ++i) {
@@ -1416,7 +1412,8 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
     const Dims sizes = array(instr, "slice_sizes");
     for (size_t d = 0; d < sizes.size(); ++d) {
       const Dims size = across(all, "slice_sizes", d);
-      if (!constant(size) && size != at_of(xs[0], d)) give_up("a gather of windows of dynamic size");
+      if (!constant(size) && size != at_of(xs[0], d))
+        give_up("a gather of windows of dynamic size");
       // (All of it in every trace, or never.)
       if (constant(size) && xs[0].dims[d].dynamic() && size[0] == xs[0].v.dims()[d] && size[0] != 1)
         give_up("a gather of windows that are sometimes everything");
@@ -1459,9 +1456,9 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
   }
   if (name == "bitcast_convert") {
     const size_t rank = fns_[0]->types[instr.first_result].dims.size();
-    std::vector<Dim> dims(xs[0].dims.begin(),
-                          xs[0].dims.begin() +
-                              static_cast<std::ptrdiff_t>(std::min(rank, xs[0].dims.size())));
+    std::vector<Dim> dims(
+        xs[0].dims.begin(),
+        xs[0].dims.begin() + static_cast<std::ptrdiff_t>(std::min(rank, xs[0].dims.size())));
     if (rank != xs[0].dims.size() && !xs[0].dims.empty() && xs[0].dims.back().dynamic() &&
         rank < xs[0].dims.size())
       give_up("bits of a dynamic dimension");

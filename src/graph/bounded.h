@@ -32,8 +32,8 @@ struct BoundedTraces {
 
 // Writes the function into b. sizes: 0-dim S32, the real value of each dynamic size. param(i) gives
 // parameter i: if it has dynamic dimensions, its elements in row-major order without gaps, at the
-// front of a 1-dim value that is as large as the bounds need; else the parameter itself. Results are
-// given in the same form.
+// front of a 1-dim value that is as large as the bounds need; else the parameter itself. Results
+// are given in the same form.
 hlo::Values bounded_call(hlo::Builder& b, const BoundedTraces& traces, const hlo::Values& sizes,
                          const std::function<hlo::Value(size_t)>& param);
 

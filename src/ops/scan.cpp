@@ -123,12 +123,13 @@ Values running_extreme(Call& c, Reduce how) {
   const Value xs[] = {a.x, place};
   const Value identities[] = {hlo::reduce_identity(b, a.x.dtype(), how),
                               hlo::scalar(b, DType::S32, 0)};
-  Values y = scan(c, xs, identities, a.dim, [&](const Values& before, const Values& after) -> Values {
-    Value later =
-        how == Reduce::Maximum ? hlo::ge(after[0], before[0]) : hlo::le(after[0], before[0]);
-    if (floating) later = hlo::is_nan(after[0]) | later;  // false where only `before` is NaN
-    return {hlo::select(later, after[0], before[0]), hlo::select(later, after[1], before[1])};
-  });
+  Values y =
+      scan(c, xs, identities, a.dim, [&](const Values& before, const Values& after) -> Values {
+        Value later =
+            how == Reduce::Maximum ? hlo::ge(after[0], before[0]) : hlo::le(after[0], before[0]);
+        if (floating) later = hlo::is_nan(after[0]) | later;  // false where only `before` is NaN
+        return {hlo::select(later, after[0], before[0]), hlo::select(later, after[1], before[1])};
+      });
   return {a.same(y[0]), a.same(hlo::convert(y[1], DType::S64))};
 }
 TPU_OP("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)") {

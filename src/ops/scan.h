@@ -22,7 +22,7 @@ using ScanFn = std::function<Values(const Values& before, const Values& after)>;
 // run no faster and compile two to five times as long.
 //
 // Where sizes are open, one reduce_window instead, whose form does not depend on them.
-Values scan(const Call& c, std::span<const Value> xs, std::span<const Value> identities, int64_t dim,
-            const ScanFn& fn);
+Values scan(const Call& c, std::span<const Value> xs, std::span<const Value> identities,
+            int64_t dim, const ScanFn& fn);
 
 }  // namespace torch_tpu::ops

@@ -145,15 +145,16 @@ void bind_compile(py::module_& m) {
   py::class_<BoundedGraph>(m, "BoundedGraph")
       // samples: (dynamic sizes, dimensions of each dynamic input, the body's integers), the first
       // one at the bounds.
-      .def(py::init([](const std::string& name, py::object body, std::vector<bool> dynamic,
-                       const std::vector<
-                           std::tuple<std::vector<int64_t>, std::vector<std::vector<int64_t>>,
-                                      std::vector<int64_t>>>& samples) {
-        std::vector<BoundedGraph::Sample> all;
-        for (const auto& [sizes, tensors, ints] : samples) all.push_back({sizes, tensors, ints});
-        return std::make_unique<BoundedGraph>(name, graph_body(std::move(body)), std::move(dynamic),
-                                              std::move(all));
-      }))
+      .def(py::init(
+          [](const std::string& name, py::object body, std::vector<bool> dynamic,
+             const std::vector<std::tuple<std::vector<int64_t>, std::vector<std::vector<int64_t>>,
+                                          std::vector<int64_t>>>& samples) {
+            std::vector<BoundedGraph::Sample> all;
+            for (const auto& [sizes, tensors, ints] : samples)
+              all.push_back({sizes, tensors, ints});
+            return std::make_unique<BoundedGraph>(name, graph_body(std::move(body)),
+                                                  std::move(dynamic), std::move(all));
+          }))
       .def("_module_texts", &BoundedGraph::module_texts)
       .def("__call__", &call_bounded);
   m.def("_begin_step", [] {

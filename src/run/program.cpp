@@ -137,7 +137,8 @@ hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) co
 std::string Program::module_text(std::optional<graph::Platform> other) const {
   std::vector<graph::RecordPtr> records;
   for (const ProgramNode& n : nodes_)
-    records.push_back(other && n.record->retrace ? n.record->retrace(*other, false, false) : n.record);
+    records.push_back(other && n.record->retrace ? n.record->retrace(*other, false, false)
+                                                 : n.record);
   hlo::ModuleOptions options;
   options.name = "torch_tpu";
   for (int32_t output : donations_)

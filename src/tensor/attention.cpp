@@ -18,16 +18,17 @@ namespace {
 int64_t sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                    const std::optional<at::Tensor>&, double, bool, std::optional<double>,
                    bool enable_gqa) {
-  const bool heads_fit = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
-                         key.sym_size(1) == value.sym_size(1) &&
-                         (query.sym_size(1) == key.sym_size(1) ||
-                          (enable_gqa && key.sym_size(1) > 0 && query.sym_size(1) % key.sym_size(1) == 0));
-  const bool fused = at::globalContext().userEnabledOverrideableSDP() && heads_fit &&
-                     at::isFloatingType(query.scalar_type()) &&
-                     query.scalar_type() == key.scalar_type() &&
-                     query.scalar_type() == value.scalar_type() && query.sym_size(0) == key.sym_size(0) &&
-                     query.sym_size(0) == value.sym_size(0) && query.sym_size(3) == key.sym_size(3) &&
-                     key.sym_size(2) == value.sym_size(2);
+  const bool heads_fit =
+      query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+      key.sym_size(1) == value.sym_size(1) &&
+      (query.sym_size(1) == key.sym_size(1) ||
+       (enable_gqa && key.sym_size(1) > 0 && query.sym_size(1) % key.sym_size(1) == 0));
+  const bool fused =
+      at::globalContext().userEnabledOverrideableSDP() && heads_fit &&
+      at::isFloatingType(query.scalar_type()) && query.scalar_type() == key.scalar_type() &&
+      query.scalar_type() == value.scalar_type() && query.sym_size(0) == key.sym_size(0) &&
+      query.sym_size(0) == value.sym_size(0) && query.sym_size(3) == key.sym_size(3) &&
+      key.sym_size(2) == value.sym_size(2);
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 

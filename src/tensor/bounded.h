@@ -10,16 +10,16 @@
 namespace torch_tpu::tensor {
 
 // Inputs of dynamic size travel at the front of flat buffers that are as large as the bounds need,
-// with the real sizes as run-time numbers, and results come back so: a tensor of its exact size is a
-// window on such a buffer. What a bounded graph gives can be passed on to another without a copy;
+// with the real sizes as run-time numbers, and results come back so: a tensor of its exact size is
+// a window on such a buffer. What a bounded graph gives can be passed on to another without a copy;
 // other inputs are copied by the host, which needs no program.
 class BoundedGraph {
  public:
   // What the inputs are at some sizes, which are within what the graph was made for.
   struct Sample {
-    std::vector<int64_t> sizes;                  // the dynamic sizes
-    std::vector<std::vector<int64_t>> tensors;   // dimensions of each input of dynamic size
-    std::vector<int64_t> ints;                   // the graph's integer inputs
+    std::vector<int64_t> sizes;                 // the dynamic sizes
+    std::vector<std::vector<int64_t>> tensors;  // dimensions of each input of dynamic size
+    std::vector<int64_t> ints;                  // the graph's integer inputs
   };
   // dynamic: which inputs are of dynamic size. The first sample is at the bounds, the others tell
   // how the program depends on the sizes.

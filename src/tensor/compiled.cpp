@@ -238,7 +238,8 @@ std::vector<c10::IValue> GraphKernel::call(std::vector<at::Tensor>& inputs,
           s = make_storage(std::move(results[o.index]), bytes);
         }
         const size_t place = out.size();
-        out.emplace_back(window(s, adjust ? adjust(place, o) : o, o.offset, scalar_type_of(o.dtype)));
+        out.emplace_back(
+            window(s, adjust ? adjust(place, o) : o, o.offset, scalar_type_of(o.dtype)));
         break;
       }
     }
