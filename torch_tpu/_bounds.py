@@ -156,7 +156,7 @@ class Bounds:
             tensors.append([_expression(s) for s in value.shape])
             for d, size in enumerate(value.shape):
                 self._learn(size, (i, d), ranges)
-        self.symbols = [s for s in self.sources]
+        self.symbols = list(self.sources)
         self.upper = [ranges[s][1] for s in self.symbols]
         self.lower = [ranges[s][0] for s in self.symbols]
         free = set().union(*(e.free_symbols for sizes in [*tensors, ints] for e in sizes))

@@ -40,8 +40,10 @@ def backend(
     """What torch.compile calls with a captured graph.
 
     `mode=` is accepted and has no meaning here: there is one way to compile, which is what
-    "max-autotune" and "reduce-overhead" ask of other backends. Of `options=`, "bucket" is the policy for
-    open sizes (`torch_tpu.dynamic_shapes`); others are ignored. A graph that does not touch the device is run as it stands. `made` is told each piece and what it is: "forward", "backward", "inference".
+    "max-autotune" and "reduce-overhead" ask of other backends. Of `options=`, "bucket" is the policy
+    for open sizes (`torch_tpu.dynamic_shapes`); others are ignored. A graph that does not touch the
+    device is run as it stands. `made` is told each piece and what it is: "forward", "backward",
+    "inference".
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
