@@ -303,6 +303,11 @@ class Bounds:
         self.graphs[bounds, equal] = None
         return None
 
+    def module_texts(self, for_tpu: bool) -> list[str]:
+        """StableHLO of the programs that have been made."""
+        made = [m[0] for m in self.graphs.values() if m is not None]
+        return [text for graph in made for text in graph._module_texts(for_tpu)]
+
     def __call__(self, args: list) -> list | None:
         values = tuple(args[i] if d is None else args[i].shape[d] for i, d in self.sources.values())
         known = self.calls.get(values)

@@ -358,7 +358,8 @@ class Piece:
     def module_texts(self, for_tpu: bool = False) -> list[str]:
         """The StableHLO of its programs so far, as the plugin gets it or as a TPU would."""
         if self.parts is None:
-            return self.program._module_texts(for_tpu)
+            bounded = self.bounds.module_texts(for_tpu) if self.bounds is not None else []
+            return self.program._module_texts(for_tpu) + bounded
         pieces = [step for step, *_ in self.parts.steps if isinstance(step, Piece)]
         return [text for piece in pieces for text in piece.module_texts(for_tpu)]
 

@@ -155,7 +155,12 @@ void bind_compile(py::module_& m) {
             return std::make_unique<BoundedGraph>(name, graph_body(std::move(body)),
                                                   std::move(dynamic), std::move(all));
           }))
-      .def("_module_texts", &BoundedGraph::module_texts)
+      .def(
+          "_module_texts",
+          [](const BoundedGraph& self, bool for_tpu) {
+            return self.module_texts(for_tpu ? std::optional(graph::Platform::Tpu) : std::nullopt);
+          },
+          py::arg("for_tpu") = false)
       .def("__call__", &call_bounded);
   m.def("_begin_step", [] {
     py::gil_scoped_release release;

@@ -31,7 +31,9 @@ class BoundedGraph {
   // graph::NotBounded if there is no such program; nothing has been run then.
   std::vector<c10::IValue> call(std::vector<at::Tensor>& inputs, const std::vector<int64_t>& sizes,
                                 const std::vector<std::vector<int64_t>>& output_sizes);
-  std::vector<std::string> module_texts() const { return graph_.module_texts(); }
+  std::vector<std::string> module_texts(std::optional<graph::Platform> other = {}) const {
+    return graph_.module_texts(other);
+  }
 
  private:
   hlo::Values trace(graph::Call& c);
