@@ -145,7 +145,7 @@ class Bounds:
                 ints.append(_expression(value))
                 self._learn(value, (i, None), ranges)
                 continue
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or value.device.type != "tpu":
                 dynamic.append(False)
                 if isinstance(value, (torch.SymFloat, torch.SymBool)):
                     raise _C.NotBounded("an input is a number that is not an integer")
