@@ -35,9 +35,9 @@ def load() -> None:
 
 
 def _register(torch) -> None:
+    extension = _extension(torch)  # first: without it nothing else can be had
     from torch_tpu import _cache_root, _default_backend, _fake, _plugins
 
-    extension = _extension(torch)
     torch.utils.rename_privateuse1_backend("tpu")
     extension._set_plugin_search_paths(_plugins.search_paths())
     _cache_root.connect(extension)
