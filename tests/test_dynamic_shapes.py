@@ -314,3 +314,13 @@ def test_what_has_no_program_within_bounds_is_right_all_the_same(told):
         sizes=[(5,), (7,)],
     )
     assert [line for line in told() if "compiled exactly" in line]
+
+
+def test_leaving_the_bounds_is_logged_and_right(told):
+    fn = torch.compile(lambda x: x.softmax(0), backend="tpu")
+    x = r(5).to("tpu")
+    mark_dynamic(x, 0, min=2, max=16)
+    fn(x)
+    y = r(20)
+    torch.testing.assert_close(fn(y.to("tpu")).cpu(), y.softmax(0))
+    assert [line for line in told() if "outside of its bounds, 2 to 16" in line]

@@ -349,6 +349,37 @@ def _pattern(values: tuple[int, ...], bounds: tuple[int, ...]) -> tuple[int, ...
     return tuple(groups.setdefault(pair, len(groups)) for pair in zip(values, bounds, strict=True))
 
 
+_ranges: dict[tuple, tuple[int, int]] = {}
+
+
+def tell_leaving(graph: GraphModule) -> None:
+    """Logs sizes that are outside of the bounds that the same code was compiled for before."""
+    compilation = torch._guards.CompileContext.current_compile_id()
+    if compilation is None:
+        return
+    for node in graph.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            key = (compilation.frame_id, node.name, d)
+            now = size if isinstance(size, int) else size.node.hint
+            if key in _ranges and isinstance(now, int):
+                low, high = _ranges[key]
+                if not low <= now <= high:
+                    log.warning(
+                        "size %d of dimension %d of %s is outside of its bounds, %d to %d: "
+                        "compiled anew",
+                        now,
+                        d,
+                        node.name,
+                        low,
+                        high,
+                    )
+            if _is_symbolic(size) and size.node.expr.is_symbol:
+                found = size.node.shape_env.var_to_range.get(size.node.expr)
+                if found is not None and found.upper.is_Integer and found.upper < _UNBOUNDED:
+                    _ranges[key] = int(found.lower), int(found.upper)
+
+
 def bounds_of(module: GraphModule, body: Callable, policy: str) -> Bounds | None:
     """For a graph with open sizes, unless the policy is to be exact."""
     if policy == "exact":

@@ -51,6 +51,7 @@ def backend(
     if not uses_device(graph, example_inputs):
         return graph.forward
 
+    _bounds.tell_leaving(graph)
     policy = _bounds.check_policy((options or {}).get("bucket", _bounds.current_policy()))
 
     def compiler(what: str, module: torch.fx.GraphModule, inputs: list) -> _graph.Piece:
