@@ -152,15 +152,10 @@ def gpt():
     return training(loss, adamw, state, ids[:, :-1], ids[:, 1:])
 
 
-class token:
-    """One token of greedy decoding with the GPT and a static key-value cache, read by the host."""
+class Decoding:
+    """One token a call, from `forward(params, cache, token, place)`; the host reads each."""
 
-    LENGTH, PROMPT, HEADS, WIDTH = 128, 16, 4, 256
-
-    def __init__(self):
-        self.params = gpt_parameters(length=self.LENGTH, width=self.WIDTH)
-        shape = (self.HEADS, self.LENGTH, self.WIDTH // self.HEADS)
-        self.cache = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in self.params["blocks"]]
+    def start(self):
         self.jitted = jax.jit(self.forward, donate_argnums=1)
         self.begin()
 
@@ -172,6 +167,18 @@ class token:
         self.place += 1
         int(self.token)
         return self.token
+
+
+class token(Decoding):
+    """One token of greedy decoding with the GPT and a static key-value cache, read by the host."""
+
+    LENGTH, PROMPT, HEADS, WIDTH = 128, 16, 4, 256
+
+    def __init__(self):
+        self.params = gpt_parameters(length=self.LENGTH, width=self.WIDTH)
+        shape = (self.HEADS, self.LENGTH, self.WIDTH // self.HEADS)
+        self.cache = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in self.params["blocks"]]
+        self.start()
 
     def forward(self, params, cache, token, place):
         seen = jnp.arange(self.LENGTH) <= place
@@ -228,7 +235,7 @@ def resnet():
     return lambda: forward(params, x)
 
 
-class decode:  # a class because each round starts again at the same position
+class decode(Decoding):  # a class because each round starts again at the same position
     """SmolLM2-135M's shapes with random weights; the time does not depend on the values."""
 
     PROMPT, LENGTH = 32, 256
@@ -253,17 +260,7 @@ class decode:  # a class because each round starts again at the same position
         self.params = {"tokens": normal(self.VOCABULARY, w), "norm": jnp.ones(w), "blocks": blocks}
         shape = (self.KV, self.LENGTH, self.HEAD)
         self.cache = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in range(self.LAYERS)]
-        self.jitted = jax.jit(self.forward, donate_argnums=1)
-        self.begin()
-
-    def begin(self):
-        self.token, self.place = jnp.zeros((), jnp.int32), self.PROMPT
-
-    def __call__(self):
-        self.token, self.cache = self.jitted(self.params, self.cache, self.token, self.place)
-        self.place += 1
-        int(self.token)
-        return self.token
+        self.start()
 
     def forward(self, params, cache, token, place):
         angles = place * 1e5 ** (-jnp.arange(0, self.HEAD, 2) / self.HEAD)

@@ -7,6 +7,7 @@ behind them (`src/graph/bounded.h`). What has no such program is compiled for it
 import contextlib
 import itertools
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -119,7 +120,7 @@ class _Functions:
             return printer.doprint(e.xreplace(names))
 
         source = f"lambda {', '.join(str(n) for n in names.values())}: {text(expressions)}"
-        self.function = eval(source, {"math": __import__("math"), "torch": torch})
+        self.function = eval(source, {"math": math, "torch": torch})
 
     def __call__(self, values: tuple[int, ...]) -> Any:
         return self.function(*values)

@@ -385,6 +385,7 @@ void Runtime::clear_window() {
   window_scalars_.clear();
   window_results_.clear();
   window_origins_.clear();
+  window_records_.clear();
   window_hash_ = {};
   window_bytes_.store(0, std::memory_order_relaxed);
   ++window_id_;
@@ -403,7 +404,6 @@ size_t Runtime::end_step() {
   if (--step_depth_ != 0) return 1;
   if (abstract()) {  // nobody wants the program
     clear_window();
-    window_records_.clear();
     return 1;
   }
   cut_for_host();
@@ -435,10 +435,8 @@ Runtime::AbstractStep Runtime::end_abstract_step(std::span<const Array* const> h
     step.program->keep(kept);
     for (int32_t i : live) step.outputs.push_back(window_results_[i]);
     std::swap(step.inputs, window_inputs_);
-    std::swap(step.scalars, window_scalars_);
   }
   clear_window();
-  window_records_.clear();
   return step;
 }
 
