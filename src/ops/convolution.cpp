@@ -307,6 +307,11 @@ bool work_for_host(const Call& c, const Geometry& g) {
 bool forward_on_host(const Call& c, const Geometry& g) {
   return work_for_host(c, g) && (g.groups > 1 || g.axes() == 3);
 }
+// Few pixels, and yet more of them than the weight has rows: below that the product alone counts.
+bool columns_on_host(const Call& c, const Geometry& g) {
+  return work_for_host(c, g) && g.groups == 1 && g.axes() == 2 && g.taps() > 1 && !g.tiles() &&
+         g.pixels() >= g.outputs && g.pixels() < kManyPixels;
+}
 bool backward_on_host(const Call& c, const Geometry& g) {
   return forward_on_host(c, g) || (work_for_host(c, g) && g.axes() == 2 && g.taps() > 1 &&
                                    !g.tiles() && g.pixels() >= 2 * kManyPixels);
@@ -411,12 +416,11 @@ HostAttributes host_attributes(const Geometry& g, const Form& f) {
       .integer("groups", g.groups);
 }
 
-Values host_forward(Call& c, const Geometry& g, const Form& f) {
-  Values operands = {c.tensor(f.input), c.tensor("weight")};
-  if (c.has("bias")) operands.push_back(c.tensor("bias"));
+Value host_forward(Call& c, const Geometry& g, const Form& f, const char* kernel) {
   const Dims y =
       f.is_transposed ? join({{g.batch, g.inputs}, g.in}) : join({{g.batch, g.outputs}, g.out});
-  return host_call(c, "convolution", operands, {{c.dtype_of("weight"), y}}, host_attributes(g, f));
+  return host_call(c, kernel, {c.tensor(f.input), c.tensor("weight")}, {{c.dtype_of("weight"), y}},
+                   host_attributes(g, f))[0];
 }
 
 // y[n, o] = bias[o] + sum over channels and taps of weight[o] * windows of x[n]
@@ -428,12 +432,15 @@ Values convolved(Call& c, const Form& f) {
           c.has("bias") ? c.dtype_of("bias") : dtype, ") should be the same");
   Value y;
   if (forward_on_host(c, g)) {
-    y = host_forward(c, g, f)[0];
+    y = host_forward(c, g, f, "convolution");
+  } else if (!f.is_transposed && columns_on_host(c, g)) {
+    y = host_forward(c, g, f, "convolution_by_columns");
   } else {
     Value x = operand(c, f.input), w = operand(c, "weight");
     y = f.is_transposed ? grad_input(c, g, x, w) : forward(c, g, x, w);
-    if (c.has("bias"))
-      y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
+  }
+  if (c.has("bias")) {
+    y = y + hlo::reshape(c.tensor("bias", y.dtype()), join({{1, y.dim(1)}, Dims(g.axes(), 1)}));
   }
   if (is_channels_last(c.meta(f.input)) || is_channels_last(c.meta("weight"))) {
     make_channels_last(c, 0, y.dims());

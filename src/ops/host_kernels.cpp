@@ -10,6 +10,9 @@ namespace {
 constexpr HostKernel kTable[] = {
     {"convolution", "convolution_overrideable in float32, with groups or over volumes",
      "2 to 4 times faster than what XLA's CPU plugin makes of it"},
+    {"convolution_by_columns",
+     "the same in two dimensions, where the weight is the smaller operand",
+     "1.3 to 1.7 times faster: one copy for the windows, and one program without hand-overs"},
     {"convolution_grad_input", "convolution_backward_overrideable, also over many pixels",
      "together with the next, 1.3 to 17 times faster"},
     {"convolution_grad_weight", "convolution_backward_overrideable, also over many pixels",

@@ -133,6 +133,9 @@ def test_fold_sums_what_unfold_read():
 # Large enough for the CPU plugin's host kernels (src/ops/host_kernels.cpp).
 HOSTED = {
     "pixels": (F.conv2d, (3, 16, 32, 31), (20, 16, 3, 3), {"padding": 1}),
+    "few pixels": (F.conv2d, (4, 64, 9, 11), (48, 64, 3, 3), {"padding": 1}),
+    "strides": (F.conv2d, (4, 32, 19, 23), (64, 32, 3, 5), {"stride": (3, 2), "padding": (4, 2)}),
+    "far taps": (F.conv2d, (6, 64, 8, 9), (64, 64, 3, 2), {"dilation": (4, 3), "padding": (5, 4)}),
     "one image": (F.conv2d, (1, 24, 64, 48), (8, 24, 3, 3), {"dilation": 2}),
     "depthwise": (F.conv2d, (5, 64, 24, 24), (128, 1, 3, 3), {"groups": 64, "stride": 2}),
     "groups": (F.conv2d, (2, 32, 40, 20), (48, 8, 3, 3), {"groups": 4, "padding": 1}),
