@@ -217,3 +217,9 @@ def test_files_of_another_kind(tmp_path):
         )
     with pytest.raises(ValueError, match="install a newer one"):
         torch_tpu.load_exported(path)
+
+
+def test_exporting_is_silent(recwarn, capfd):
+    torch_tpu.export(make(Mlp), ({"x": data(4, 8)},))
+    assert [str(w.message) for w in recwarn] == []
+    assert capfd.readouterr() == ("", "")

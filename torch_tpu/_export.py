@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import types
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -433,7 +434,10 @@ def export(
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, "tpu:0")
-    program = program.run_decompositions(_table())
+    with warnings.catch_warnings():
+        # PyTorch copies its own LeafSpecs here, and warns of their use.
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        program = program.run_decompositions(_table())
     _check_graph(name, program.graph_module)
     for extra, tensor in program.constants.items():  # that came with decompositions
         if isinstance(tensor, torch.Tensor) and extra not in names:
