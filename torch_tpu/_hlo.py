@@ -61,19 +61,54 @@ _ARITHMETIC = frozenset(
 
 
 @dataclass
+class WindowAxis:
+    size: int = 0
+    stride: int = 1
+    padding_low: int = 0
+    window_dilation: int = 1
+    base_dilation: int = 1
+
+    def pairs(self, inputs: int, outputs: int) -> int:
+        """How often a tap of the window meets an element, and neither padding nor a gap between two."""
+        count = 0
+        for tap in range(self.size):
+            offset = tap * self.window_dilation - self.padding_low
+            count += sum(
+                0 <= (at := position * self.stride + offset) < (inputs - 1) * self.base_dilation + 1
+                and at % self.base_dilation == 0
+                for position in range(outputs)
+            )
+        return count
+
+
+@dataclass
 class Instruction:
     name: str = ""
     opcode: str = ""
     shape: str = ""
     dims: tuple[int, ...] = ()  # of an array
     bytes: int = 0
+    main_bytes: int = 0  # of these in the device's main memory, and not on the chip
+    parameter: int = 0  # its number
+    tuple_index: int = 0  # of a get-tuple-element
+    value: int | None = None  # of a constant that is one integer
+    direction: str = ""  # of a comparison: "LT"
     id: int = 0
     operands: list[int] = field(default_factory=list)  # ids
     called: list[int] = field(default_factory=list)  # ids of computations
     fusion_kind: str = ""  # "kLoop", "kInput", "kOutput", "kCustom"
     target: str = ""  # of a custom call
     contracted: list[int] = field(default_factory=list)  # dimensions of a dot's first operand
-    kernel_output: int = 0  # dimension of a convolution's second operand
+    window: list["WindowAxis"] = field(default_factory=list)
+    # Of a convolution: the input's batch and feature dimensions and the spatial ones, the result's
+    # feature dimension and the spatial ones.
+    input_batch: int = 0
+    input_feature: int = 0
+    input_spatial: list[int] = field(default_factory=list)
+    output_feature: int = 0
+    output_spatial: list[int] = field(default_factory=list)
+    feature_groups: int = 1
+    batch_groups: int = 1
     origin: str = ""  # the operator that it was made of, and the line: "aten::mm at file.py:12"
 
 
@@ -83,6 +118,17 @@ class Computation:
     id: int = 0
     root: int = 0
     instructions: list[Instruction] = field(default_factory=list)
+
+    @property
+    def result(self) -> Instruction:
+        return next(i for i in self.instructions if i.id == self.root)
+
+    def source(self, id: int) -> Instruction:
+        """The instruction of that id, seen through copies."""
+        known = {i.id: i for i in self.instructions}
+        while known[id].opcode in ("copy", "bitcast"):
+            id = known[id].operands[0]
+        return known[id]
 
 
 @dataclass
@@ -100,11 +146,22 @@ class Module:
 
     def cost(self) -> tuple[int, int]:
         """(flops, bytes accessed). An arithmetic operation on an element counts as one flop, so a
-        product and its sum are two; what a custom call does inside is not known; a loop counts as one
-        turn. Bytes are those of operands and results, where a fusion is one operation."""
+        product and its sum are two; what a custom call does inside is not known; a loop that does not count
+        to a constant is one turn. Bytes are those of operands and results, where a fusion is one
+        operation."""
         return self._flops(self.entry), self._bytes(self.entry)
 
-    def _flops(self, computation: Computation) -> int:
+    def repeated_flops(self) -> int:
+        """What the turns of loops after the first add to the flops of `cost`."""
+        return self._flops(self.entry) - self._flops(self.entry, once=True)
+
+    def traffic(self) -> int:
+        """Bytes that are read from and written to the device's main memory: like the bytes of `cost`,
+        but for what the compiler keeps on the chip, and for the parts that a slice or gather leaves
+        alone or that an update in place does not touch."""
+        return self._traffic(self.entry)
+
+    def _flops(self, computation: Computation, once: bool = False) -> int:
         known = {i.id: i for i in computation.instructions}
         flops = 0
         for i in computation.instructions:
@@ -112,23 +169,104 @@ class Module:
                 first = known[i.operands[0]].dims
                 flops += 2 * math.prod(i.dims) * math.prod(first[d] for d in i.contracted)
             elif i.opcode == "convolution":
-                kernel = list(known[i.operands[1]].dims)
-                kernel[i.kernel_output] = 1
-                flops += 2 * math.prod(i.dims) * math.prod(kernel)
+                inputs = known[i.operands[0]].dims
+                pairs = math.prod(
+                    axis.pairs(inputs[a], i.dims[b])
+                    for axis, a, b in zip(i.window, i.input_spatial, i.output_spatial, strict=True)
+                )
+                features = inputs[i.input_feature] // i.feature_groups * i.dims[i.output_feature]
+                flops += 2 * pairs * features * (inputs[i.input_batch] // i.batch_groups)
             elif i.opcode in ("reduce", "reduce-window", "scatter", "sort", "map"):
                 flops += math.prod(known[i.operands[0]].dims)
             elif i.opcode in _ARITHMETIC:
                 flops += math.prod(i.dims)
             elif i.opcode in _CALLS:
-                flops += sum(self._flops(self.computation(k)) for k in i.called)
+                turns = 1 if once else self._turns(computation, i)
+                flops += turns * sum(self._flops(self.computation(k), once) for k in i.called)
         return flops
+
+    def _turns(self, computation: Computation, loop: Instruction) -> int:
+        """Of a loop that counts an integer up to a constant, or 1."""
+        if loop.opcode != "while":
+            return 1
+        condition, body = sorted(
+            (self.computation(k) for k in loop.called), key=lambda c: c.result.shape != "pred[]"
+        )
+        test = condition.result
+        if test.opcode != "compare" or test.direction != "LT":
+            return 1
+        counter, end = (condition.source(o) for o in test.operands)
+        state = computation.source(loop.operands[0])
+        stepped = body.result
+        if not (
+            counter.opcode == "get-tuple-element"
+            and state.opcode == stepped.opcode == "tuple"
+            and end.value is not None
+        ):
+            return 1
+        start = computation.source(state.operands[counter.tuple_index]).value
+        add = body.source(stepped.operands[counter.tuple_index])
+        step = [body.source(o).value for o in add.operands if add.opcode == "add"]
+        if start is None or len(step) != 2 or not (step[0] or step[1]):
+            return 1
+        return max(0, -((start - end.value) // (step[0] or step[1])))
+
+    def _traffic(self, computation: Computation) -> int:
+        known = {i.id: i for i in computation.instructions}
+        total = 0
+        for i in computation.instructions:
+            operands = [known[o] for o in i.operands]
+            if i.opcode in _CALLS and i.opcode != "fusion":
+                total += self._turns(computation, i) * sum(
+                    self._traffic(self.computation(k)) for k in i.called
+                )
+            elif i.opcode.endswith("-start"):  # its result names the operands once more
+                total += i.main_bytes
+            elif i.opcode == "fusion":
+                inner = self.computation(i.called[0])
+                written = _updated(inner, inner.root)
+                total += i.main_bytes if written is None else min(i.main_bytes, written)
+                for number, operand in enumerate(operands):
+                    total += min(operand.main_bytes, self._touched(inner, number))
+            elif i.opcode == "dynamic-update-slice":
+                total += min(i.main_bytes, operands[1].bytes) + operands[1].main_bytes
+            elif i.opcode in ("slice", "dynamic-slice", "gather"):
+                total += i.main_bytes + min(i.bytes, operands[0].main_bytes)
+            elif i.opcode not in _FREE and not i.opcode.endswith("-done"):
+                total += i.main_bytes + sum(operand.main_bytes for operand in operands)
+        return total
+
+    def _touched(self, computation: Computation, number: int) -> int:
+        """How many bytes of a parameter a computation reads."""
+        parameter = next(
+            i for i in computation.instructions if i.opcode == "parameter" and i.parameter == number
+        )
+        same, total = {parameter.id}, 0
+        for i in computation.instructions:  # operands come before their uses
+            at = [k for k, operand in enumerate(i.operands) if operand in same]
+            if not at:
+                continue
+            inner = self.computation(i.called[0]) if i.opcode == "fusion" else None
+            if i.opcode in ("bitcast", "copy") or (
+                inner and inner.source(inner.root).opcode == "parameter"
+            ):
+                same.add(i.id)
+            elif inner:
+                total += sum(self._touched(inner, k) for k in at)
+            elif i.opcode in ("slice", "dynamic-slice", "gather") and at == [0]:
+                total += i.bytes
+            elif i.opcode != "dynamic-update-slice" or at != [0]:
+                return parameter.bytes
+        return min(total, parameter.bytes)
 
     def _bytes(self, computation: Computation) -> int:
         known = {i.id: i for i in computation.instructions}
         total = 0
         for i in computation.instructions:
             if i.opcode in _CALLS and i.opcode != "fusion":
-                total += sum(self._bytes(self.computation(k)) for k in i.called)
+                total += self._turns(computation, i) * sum(
+                    self._bytes(self.computation(k)) for k in i.called
+                )
             elif i.opcode not in _FREE:
                 total += i.bytes + sum(known[o].bytes for o in i.operands)
         return total
@@ -150,6 +288,21 @@ class Module:
                 lines.append(f"  {root}{i.name} = {i.shape} {text}")
             lines.append("}")
         return "\n".join(lines)
+
+
+def _updated(computation: Computation, root: int) -> int | None:
+    """What of its result a computation that updates an operand in place writes; None: it does not."""
+    known = {i.id: i for i in computation.instructions}
+    at = known[root]
+    while at.opcode == "bitcast":
+        at = known[at.operands[0]]
+    if at.opcode == "tuple":
+        parts = [_updated(computation, o) for o in at.operands]
+        if all(part is None for part in parts):
+            return None
+        sizes = [known[o].bytes for o in at.operands]
+        return sum(size if part is None else part for part, size in zip(parts, sizes, strict=True))
+    return known[at.operands[1]].bytes if at.opcode == "dynamic-update-slice" else None
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -203,9 +356,9 @@ def _numbers(value: int | memoryview) -> list[int]:
     return out
 
 
-def _shape(data: memoryview) -> tuple[str, tuple[int, ...], int]:
-    """As text, dimensions of an array, bytes."""
-    kind, dims, parts = 0, [], []
+def _shape(data: memoryview) -> tuple[str, tuple[int, ...], int, int]:
+    """As text, dimensions of an array, bytes, bytes in the device's main memory."""
+    kind, dims, parts, space = 0, [], [], 0
     for number, value in _fields(data):
         if number == 2:
             kind = value
@@ -213,11 +366,34 @@ def _shape(data: memoryview) -> tuple[str, tuple[int, ...], int]:
             dims += _numbers(value)
         elif number == 4:
             parts.append(_shape(value))
+        elif number == 5:
+            space = dict(_fields(value)).get(8, 0)
     if kind == 13:
-        return f"({', '.join(text for text, *_ in parts)})", (), sum(size for *_, size in parts)
+        text = f"({', '.join(text for text, *_ in parts)})"
+        return text, (), sum(p[2] for p in parts), sum(p[3] for p in parts)
     name = _ELEMENT_TYPES.get(kind, f"type{kind}")
     bits = 8 if name == "pred" else int((re.search(r"\d+", name) or "0")[0])
-    return f"{name}[{','.join(map(str, dims))}]", tuple(dims), math.prod(dims) * bits // 8
+    size = math.prod(dims) * bits // 8
+    return f"{name}[{','.join(map(str, dims))}]", tuple(dims), size, 0 if space else size
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _window_axis(data: memoryview) -> WindowAxis:
+    found = {number: _signed(value) for number, value in _fields(data)}
+    return WindowAxis(
+        found.get(1, 0), found.get(2, 1), found.get(3, 0), found.get(5, 1), found.get(6, 1)
+    )
+
+
+def _integer(data: memoryview) -> int | None:
+    """Of LiteralProto: its number if it is one s32, s64, u32 or u64."""
+    found = [
+        n for number, value in _fields(data) if number in (4, 5, 6, 7) for n in _numbers(value)
+    ]
+    return _signed(found[0]) if len(found) == 1 else None
 
 
 def _origin(data: memoryview) -> str:
@@ -237,9 +413,22 @@ def _instruction(data: memoryview) -> Instruction:
         elif number == 2:
             out.opcode = _text(value)
         elif number == 3:
-            out.shape, out.dims, out.bytes = _shape(value)
+            out.shape, out.dims, out.bytes, out.main_bytes = _shape(value)
+        elif number == 9:
+            out.parameter = value
+        elif number == 15:
+            out.window = [_window_axis(v) for k, v in _fields(value) if k == 1]
         elif number == 16:
-            out.kernel_output = dict(_fields(value)).get(4, 0)
+            dims = list(_fields(value))
+            one = dict(dims)
+            out.input_batch, out.input_feature = one.get(7, 0), one.get(8, 0)
+            out.output_feature = one.get(10, 0)
+            out.input_spatial = [n for k, v in dims if k == 11 for n in _numbers(v)]
+            out.output_spatial = [n for k, v in dims if k == 12 for n in _numbers(v)]
+        elif number == 50:
+            out.feature_groups = max(1, value)
+        elif number == 61:
+            out.batch_groups = max(1, value)
         elif number == 30:
             out.contracted = [n for k, v in _fields(value) if k == 1 for n in _numbers(v)]
         elif number == 7:
@@ -254,6 +443,12 @@ def _instruction(data: memoryview) -> Instruction:
             out.operands += _numbers(value)
         elif number == 38:
             out.called += _numbers(value)
+        elif number == 13:
+            out.tuple_index = value
+        elif number == 63:
+            out.direction = _text(value)
+        elif number == 8:
+            out.value = _integer(value)
     return out
 
 

@@ -103,8 +103,9 @@ class Report:
     chip: Chip | None  # None: a generation that this version does not know
     memory: dict[str, int]  # by category; they add up to `total`
     limit: int  # of one device; 0: not known
-    flops: float  # the compiler's count
-    bytes_accessed: float  # the compiler's count
+    flops: float  # the compiler's count, each turn of a loop counted
+    traffic: int  # bytes from and to the device's main memory, counted in the optimized program
+    bytes_accessed: float  # the compiler's count: operands and results, those on the chip included
     model_flops: int  # of the products, convolutions and attention that the function asked for
     compiler_seconds: float | None  # the compiler's own estimate of the run time, where it has one
     compile_seconds: float
@@ -132,7 +133,8 @@ class Report:
             return {}
         return {
             "arithmetic (bfloat16 peak)": self.flops / (self.chip.flops / self.chip.cores),
-            "memory": self.bytes_accessed / (self.chip.bandwidth / self.chip.cores),
+            "memory": (self.traffic or self.bytes_accessed)
+            / (self.chip.bandwidth / self.chip.cores),
         }
 
     @property
@@ -166,6 +168,7 @@ class Report:
             "fits": self.fits,
             "refusal": self.refusal,
             "flops": self.flops,
+            "traffic": self.traffic,
             "bytes_accessed": self.bytes_accessed,
             "model_flops": self.model_flops,
             "estimated_seconds": {
@@ -199,9 +202,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
         "flops",
         f"{amount(report.flops, 'flop')} (the model's: {amount(report.model_flops, 'flop')})",
     )
-    yield "bytes accessed", amount(report.bytes_accessed, "B")
-    if report.bytes_accessed:
-        yield "arithmetic intensity", f"{report.flops / report.bytes_accessed:.1f} flop/B"
+    yield "bytes from and to HBM", amount(report.traffic, "B")
+    if report.traffic:
+        yield "arithmetic intensity", f"{report.flops / report.traffic:.1f} flop/B"
     if report.compiler_seconds:
         yield "time, the compiler's estimate", amount(report.compiler_seconds, "s")
     for name, value in report.bounds.items():
@@ -462,10 +465,10 @@ def compile(
     )
     if layout > 0:
         memory["padding"] = layout
-    optimized, largest = "", trace.largest
+    optimized, largest, traffic, repeated = "", trace.largest, 0, 0
     if made["optimized_format"].startswith("hlo"):
         module = _hlo.parse(made["optimized"], made["optimized_format"] == "hlo_with_config")
-        optimized = str(module)
+        optimized, traffic, repeated = str(module), module.traffic(), module.repeated_flops()
         largest = _largest(module)
     cost = made["cost"]
     told_seconds = cost.get("optimal_seconds", 0.0)  # negative where it does not know a part's
@@ -477,10 +480,12 @@ def compile(
         chip=chip,
         memory=memory,
         limit=int(limit) if limit.isdigit() else (chip.hbm // chip.cores if chip else 0),
-        flops=cost.get("flops", 0.0),
+        flops=cost.get("flops", 0.0) + repeated,
+        traffic=traffic,
         bytes_accessed=cost.get("bytes accessed", 0.0),
         model_flops=trace.model_flops,
-        compiler_seconds=told_seconds if told_seconds > 0 else None,
+        # The compiler takes a loop for one turn.
+        compiler_seconds=told_seconds if told_seconds > 0 and not repeated else None,
         compile_seconds=made["compile_seconds"],
         calls=trace.calls,
         largest=largest,
