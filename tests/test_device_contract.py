@@ -12,6 +12,8 @@ import pytest
 import torch
 from fresh_process import python
 
+from torch_tpu.conformance.tolerances import allowed
+
 tpu = torch.tpu
 
 
@@ -152,7 +154,7 @@ def test_convolution_and_group_norm_forward_and_backward(format):
         m(xd).square().sum().backward()
         results[device] = [xd.grad.cpu(), *(p.grad.cpu().clone() for p in m.parameters())]
     for ours, theirs in zip(results["tpu"], results["cpu"], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(ours, theirs, **allowed("sums"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -162,7 +164,7 @@ def test_grouped_mm(dtype):
     ends = torch.tensor([5, 5, 16], dtype=torch.int32)
     got = torch._grouped_mm(a.tpu(), b.tpu(), offs=ends.tpu()).cpu()
     wanted = torch.cat([a[:5].float() @ b[0].float(), a[5:].float() @ b[2].float()])
-    torch.testing.assert_close(got.float(), wanted, rtol=2e-2, atol=5e-2)
+    torch.testing.assert_close(got.float(), wanted, **allowed("low precision"))
 
 
 # ---- autocast, dispatch keys, custom operators ----

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch._dynamo import mark_dynamic
 
 import torch_tpu
+from torch_tpu.conformance.tolerances import allowed
 
 r = torch.randn
 # (two sizes, within 4 .. 16)
@@ -31,7 +32,7 @@ def as_list(value):
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def run(fn, make, marks, sizes=PAIRS, grad=False, tol=1e-4, low=4, high=16, options=None):
+def run(fn, make, marks, sizes=PAIRS, grad=False, tolerance="sums", low=4, high=16, options=None):
     """Compares with the CPU at each of the sizes; marks: {argument: its dynamic dimensions}."""
     compiled = torch.compile(fn, backend="tpu", options=options)
     for size in sizes:
@@ -46,14 +47,14 @@ def run(fn, make, marks, sizes=PAIRS, grad=False, tol=1e-4, low=4, high=16, opti
         for e, o in zip(expected, out, strict=True):
             assert o.shape == e.shape
             assert grad or o.stride() == e.stride()
-            torch.testing.assert_close(o.cpu(), e, rtol=tol, atol=tol)
+            torch.testing.assert_close(o.cpu(), e, **allowed(tolerance))
         if grad:
             torch.manual_seed(1)
             weights = [r(e.shape) for e in expected]
             torch.autograd.backward(expected, weights)
             torch.autograd.backward(out, [w.to("tpu") for w in weights])
             for e, o in zip(wanted, got, strict=True):
-                torch.testing.assert_close(o.grad.cpu(), e.grad, rtol=tol, atol=tol)
+                torch.testing.assert_close(o.grad.cpu(), e.grad, **allowed(tolerance))
 
 
 def heads(n):
@@ -224,7 +225,7 @@ def test_dtypes(dtype, told):
         lambda x: [x + x, x.sum(1), x.flip(1), torch.cat([x, x], 0)],
         lambda n, m: [(r(n, m) * 5).to(getattr(torch, dtype))],
         {0: [0, 1]},
-        tol=2e-2,
+        tolerance="low precision",
     )
     assert not [line for line in told() if "exact" in line]
 

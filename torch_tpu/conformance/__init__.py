@@ -3,7 +3,8 @@
 
 samples.py    OpInfo's samples, the same on CPU and on the device
 compare.py    when two results are equal, and PyTorch's tolerances
-exceptions.py tolerances wider than PyTorch's, and what cannot be compared; each with its reason
+tolerances.py tolerances wider than PyTorch's, each with its reason
+exceptions.py what cannot be compared, each with its reason
 opinfo.py     the checks of one operator: forward, out=, in-place, gradients, errors
 zoo.py        tiny models of transformers and diffusers
 models.py     their checks: forward and a training step, eager and compiled

@@ -17,13 +17,13 @@ import torch
 from torch_tpu.conformance.compare import (
     PRECISE,
     Mismatch,
-    Tolerance,
     check_form,
     check_values,
     judge,
     same_strides,
 )
 from torch_tpu.conformance.samples import DEVICE
+from torch_tpu.conformance.tolerances import Tolerance
 
 # What PyTorch raises for arguments that it does not take.
 REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AssertionError)

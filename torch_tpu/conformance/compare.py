@@ -2,13 +2,12 @@
 """Results are compared as PyTorch's tests do.
 
 The tolerance is torch.testing's default for the result's dtype, or what the OpInfo's own
-toleranceOverride says for tests of values (`limits`), or the entry in exceptions.py. Where CPU rounds too,
+toleranceOverride says for tests of values (`limits`), or the entry in tolerances.py. Where CPU rounds too,
 a result that is no farther from the same computation in float64 than CPU's is right as well
 (test_ops.py does that for its references). Everything else within 1e-3 is called loose: PyTorch
 itself asks no more of a CUDA result (test_compare_cpu in test_ops.py).
 """
 
-import dataclasses
 import math
 
 import torch
@@ -17,6 +16,7 @@ from torch.testing._internal.common_device_type import precisionOverride, tolera
 from torch.utils._pytree import tree_flatten
 
 from torch_tpu.conformance.samples import DEVICE
+from torch_tpu.conformance.tolerances import Tolerance
 
 LOOSE = 1e-3
 PRECISE = {
@@ -44,14 +44,6 @@ _VALUE_TESTS = {
 
 class Mismatch(AssertionError):
     """A result that is not PyTorch's."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Tolerance:
-    """What is allowed beyond torch.testing's default."""
-
-    rtol: float
-    atol: float
 
 
 def limits(op, dtype: torch.dtype) -> Tolerance:

@@ -3,7 +3,7 @@
 
 import collections
 
-from torch_tpu.conformance import exceptions
+from torch_tpu.conformance import exceptions, tolerances
 from torch_tpu.conformance.report import DTYPES, kind_of, state, summary
 
 _COLUMNS = {
@@ -176,7 +176,7 @@ def write(path: str, rows: dict) -> None:
         told = collections.Counter(m[:300].replace("\n", " ") for m in refused.values())
         lines += [f"- {n} programs: {m}" for m, n in told.most_common()]
     lines += ["\n## Wider tolerances, and what is not compared\n"]
-    for (name, dtype, check), (rtol, atol, reason) in sorted(exceptions.TOLERANCES.items()):
+    for (name, dtype, check), (rtol, atol, reason) in sorted(tolerances.TOLERANCES.items()):
         where = " ".join(x for x in (dtype, check) if x)
         lines.append(f"- `{name}` {where}: rtol {rtol:g}, atol {atol:g}. {reason}")
     for (name, check), reason in sorted(exceptions.NOT_COMPARED.items()):
@@ -246,7 +246,7 @@ def write_models(path: str, rows: dict) -> None:
             cells.append("✗" if bad else f"✓ {len(said)}" if known else "")
         table.append(f"| {' | '.join(cells)} |")
     right = sum(all(of.get((n, *c)) and state(of[n, *c]) == "ok" for c in columns) for n in names)
-    limit = exceptions.tolerance("models", "float32", "")
+    limit = tolerances.tolerance("models", "float32", "")
     libraries = {n: version(n) for n in ("transformers", "diffusers")}
     lines = [
         _MODEL_HEAD.format(rtol=limit.rtol, atol=limit.atol, **libraries),

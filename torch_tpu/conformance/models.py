@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torch_tpu.conformance import exceptions, zoo
+from torch_tpu.conformance import tolerances, zoo
 from torch_tpu.conformance.cases import Case, seed_all
-from torch_tpu.conformance.compare import Tolerance
 from torch_tpu.conformance.samples import DEVICE, to_device, to_dtype
+from torch_tpu.conformance.tolerances import Tolerance
 
 CHECKS = ("forward", "step")
 by_name = zoo.by_name
@@ -28,8 +28,8 @@ def cases(
 ) -> Iterator[Case]:
     """One case a check. With `compiled` the model is compiled, and `compiled(check, graphs, programs)` is
     told what graphs it became and the text of their programs for a TPU."""
-    found = exceptions.tolerance("models", dtype, check)
-    wider = exceptions.tolerance(info.name, dtype, check)
+    found = tolerances.tolerance("models", dtype, check)
+    wider = tolerances.tolerance(info.name, dtype, check)
     if wider is not None:
         found = Tolerance(max(found.rtol, wider.rtol), max(found.atol, wider.atol))
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch.testing._internal.common_modules import module_db
 
-from torch_tpu.conformance import exceptions
+from torch_tpu.conformance import exceptions, tolerances
 from torch_tpu.conformance.cases import Case, seed_all
-from torch_tpu.conformance.compare import Tolerance, limits
+from torch_tpu.conformance.compare import limits
 from torch_tpu.conformance.opinfo import noise
 from torch_tpu.conformance.samples import dtype_name, spread, tensors, to_device, to_dtype
+from torch_tpu.conformance.tolerances import Tolerance
 
 CHECKS = ("forward", "backward", "gradgrad")
 by_name = {info.name: info for info in module_db}
@@ -29,7 +30,7 @@ def applies(info, dtype: torch.dtype, check: str) -> bool:
 def cases(info, dtype: torch.dtype, check: str, limit: int = 0) -> Iterator[Case]:
     """Every module input, first of training, then (where it differs) of evaluation."""
     tolerance = limits(info, dtype)
-    wider = exceptions.tolerance(info.name, dtype, check)
+    wider = tolerances.tolerance(info.name, dtype, check)
     if wider is not None:
         tolerance = Tolerance(max(wider.rtol, tolerance.rtol), max(wider.atol, tolerance.atol))
     every = []

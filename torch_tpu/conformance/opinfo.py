@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch.utils._pytree import tree_map
 
-from torch_tpu.conformance import exceptions
+from torch_tpu.conformance import exceptions, tolerances
 from torch_tpu.conformance.cases import Case, Outcome, device_works, first_line
-from torch_tpu.conformance.compare import Tolerance, leaves, limits
+from torch_tpu.conformance.compare import leaves, limits
 from torch_tpu.conformance.samples import (
     DEVICE,
     all_samples,
@@ -21,6 +21,7 @@ from torch_tpu.conformance.samples import (
     to_device,
     to_dtype,
 )
+from torch_tpu.conformance.tolerances import Tolerance
 
 CHECKS = (
     "forward",
@@ -61,9 +62,9 @@ def _error_dtype(op) -> torch.dtype:
 
 
 def tolerance_of(op, dtype: torch.dtype, check: str) -> Tolerance:
-    """PyTorch's, or the wider one of exceptions.py."""
+    """PyTorch's, or the wider one of tolerances.py."""
     found = limits(op, dtype)
-    wider = exceptions.tolerance(full_name(op), dtype, check)
+    wider = tolerances.tolerance(full_name(op), dtype, check)
     if wider is None:
         return found
     return Tolerance(max(found.rtol, wider.rtol), max(found.atol, wider.atol))

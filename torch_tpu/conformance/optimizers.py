@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch.testing._internal.common_optimizers import OptimizerInput, optim_db
 
-from torch_tpu.conformance import exceptions
+from torch_tpu.conformance import tolerances
 from torch_tpu.conformance.cases import Case
-from torch_tpu.conformance.compare import Tolerance, limits
+from torch_tpu.conformance.compare import limits
 from torch_tpu.conformance.samples import spread, tensors
+from torch_tpu.conformance.tolerances import Tolerance
 
 CHECKS = ("steps",)
 STEPS = 5
@@ -36,7 +37,7 @@ def _configurations(info) -> list[OptimizerInput]:
 
 def cases(info, dtype: torch.dtype, check: str, limit: int = 0) -> Iterator[Case]:
     tolerance = limits(info, dtype)
-    wider = exceptions.tolerance(info.name, dtype, check)
+    wider = tolerances.tolerance(info.name, dtype, check)
     if wider is not None:
         tolerance = Tolerance(max(wider.rtol, tolerance.rtol), max(wider.atol, tolerance.atol))
     every = _configurations(info)
