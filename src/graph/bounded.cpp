@@ -28,48 +28,17 @@ using hlo::Values;
 
 // ---- attributes, which instructions keep as text -----------------------------------------------
 
-std::string_view attribute(std::string_view text, std::string_view name) {
-  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
-    const bool starts = at == 0 || text[at - 1] == ' ' || text[at - 1] == '<';
-    std::string_view rest = text.substr(at + name.size());
-    if (starts && rest.starts_with(" = ")) return rest.substr(3);
-  }
-  return {};
-}
-
-// The integers up to the first `close`.
-Dims integers(std::string_view text, char close) {
-  Dims out;
-  for (size_t i = 0; i < text.size() && text[i] != close;) {
-    const bool starts = std::isdigit(static_cast<unsigned char>(text[i])) || text[i] == '-';
-    if (!starts) {
-      ++i;
-      continue;
-    }
-    int64_t v = 0;
-    const char* begin = text.data() + i;
-    auto [end, error] = std::from_chars(begin, text.data() + text.size(), v);
-    out.push_back(v);
-    i += static_cast<size_t>(end - begin);
-  }
-  return out;
-}
-Dims array(const Instr& instr, std::string_view name) {  // array<i64: 1, 2>
-  std::string_view text = attribute(instr.attributes, name);
-  const size_t colon = text.find_first_of(":>");
-  if (colon == std::string_view::npos || text[colon] == '>') return {};
-  return integers(text.substr(colon), '>');
-}
+Dims array(const Instr& instr, std::string_view name) { return hlo::ints(instr.attributes, name); }
 Dims list(const Instr& instr, std::string_view name) {  // [1, 2]
-  return integers(attribute(instr.attributes, name), ']');
+  return hlo::integers(hlo::attribute(instr.attributes, name), ']');
 }
 int64_t number(const Instr& instr, std::string_view name) {
-  const Dims found = integers(attribute(instr.attributes, name), ':');
+  const Dims found = hlo::integers(hlo::attribute(instr.attributes, name), ':');
   return found.empty() ? 0 : found[0];
 }
 // dense<[[low, high], ...]>
 void padding(const Instr& instr, Dims& low, Dims& high) {
-  const Dims all = integers(attribute(instr.attributes, "padding"), '>');
+  const Dims all = hlo::integers(hlo::attribute(instr.attributes, "padding"), '>');
   for (size_t i = 0; i + 1 < all.size(); i += 2) {
     low.push_back(all[i]);
     high.push_back(all[i + 1]);
@@ -78,22 +47,6 @@ void padding(const Instr& instr, Dims& low, Dims& high) {
 
 bool contains(const Dims& dims, int64_t d) {
   return std::find(dims.begin(), dims.end(), d) != dims.end();
-}
-
-const std::set<std::string_view>& pointwise() {
-  static const std::set<std::string_view> names = {
-      "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
-      "cosine", "count_leading_zeros", "divide", "exponential", "exponential_minus_one", "floor",
-      "imag", "is_finite", "log", "logistic", "log_plus_one", "maximum", "minimum", "multiply",
-      "negate", "not", "or", "popcnt", "power", "real", "remainder", "round_nearest_afz",
-      "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic",
-      "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor",
-      "reduce_precision", "optimization_barrier",
-      // CHLO
-      "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf",
-      "erf_inv", "erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "sinh", "next_after",
-      "polygamma", "zeta"};
-  return names;
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -1079,7 +1032,7 @@ Known Bounder::convolution(const std::vector<const Instr*>& all, Known x, Known 
   const Instr& instr = *all[0];
   const int32_t id = instr.first_result;
   // "[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]": where each letter is.
-  const std::string_view text = attribute(instr.attributes, "dimension_numbers");
+  const std::string_view text = hlo::attribute(instr.attributes, "dimension_numbers");
   std::vector<std::vector<std::string>> names(1);
   for (size_t i = text.find('<') + 1; i < text.size() && text[i] != '>'; ++i) {
     const char c = text[i];
@@ -1133,7 +1086,7 @@ Known Bounder::convolution(const std::vector<const Instr*>& all, Known x, Known 
       high.push_back(highs[p][s]);
     }
     if (!constant(low)) give_up("the padding in front of a convolution depends on a size");
-    const std::string_view reversal = attribute(instr.attributes, "window_reversal");
+    const std::string_view reversal = hlo::attribute(instr.attributes, "window_reversal");
     if (y.dims[dy].dynamic() &&
         reversal.substr(0, reversal.find('>')).find("true") != std::string_view::npos)
       give_up("a convolution with a reversed window of dynamic size");
@@ -1285,7 +1238,7 @@ Known Bounder::gather(const Instr& instr, Known x, Known indices) {
              batching = list(instr, "operand_batching_dims"),
              index_batching = list(instr, "start_indices_batching_dims"),
              map = list(instr, "start_index_map"), sizes = array(instr, "slice_sizes");
-  const Dims vector = integers(attribute(instr.attributes, "index_vector_dim"), '>');
+  const Dims vector = hlo::integers(hlo::attribute(instr.attributes, "index_vector_dim"), '>');
   const int64_t vector_dim = vector.empty() ? 0 : vector[0];
   const int32_t id = instr.first_result;
   for (size_t i = 0; i < batching.size(); ++i)
@@ -1322,7 +1275,7 @@ Known Bounder::scatter(const Instr& instr, std::vector<Known> xs) {
              batching = list(instr, "input_batching_dims"),
              index_batching = list(instr, "scatter_indices_batching_dims"),
              map = list(instr, "scatter_dims_to_operand_dims");
-  const Dims vector = integers(attribute(instr.attributes, "index_vector_dim"), '>');
+  const Dims vector = hlo::integers(hlo::attribute(instr.attributes, "index_vector_dim"), '>');
   const int64_t vector_dim = vector.empty() ? 0 : vector[0];
   for (size_t i = 0; i < batching.size(); ++i)
     agree_along(x, batching[i], indices, index_batching[i]);
@@ -1436,7 +1389,7 @@ void Bounder::instruction(const std::vector<const Instr*>& all) {
     return set({regroup(xs[0], to)});
   }
   check_same_attributes(all);
-  if (pointwise().contains(name)) {
+  if (hlo::is_pointwise(name)) {
     std::vector<Known*> shaped;
     for (Known& x : xs)
       if (!x.dims.empty()) shaped.push_back(&x);

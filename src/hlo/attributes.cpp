@@ -2,6 +2,8 @@
 #include "src/hlo/attributes.h"
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 
 namespace torch_tpu::hlo {
 namespace {
@@ -114,6 +116,57 @@ Attributes& Attributes::precision(Precision precision, DType dtype) {
   std::string one = "#stablehlo<precision ";
   one += precision == Precision::High ? "HIGH>" : "HIGHEST>";
   return raw("precision_config", "[" + one + ", " + one + "]");
+}
+
+std::string_view attribute(std::string_view attributes, std::string_view name) {
+  for (size_t at = attributes.find(name); at != std::string_view::npos;
+       at = attributes.find(name, at + 1)) {
+    const bool starts = at == 0 || attributes[at - 1] == ' ' || attributes[at - 1] == '<';
+    std::string_view rest = attributes.substr(at + name.size());
+    if (starts && rest.starts_with(" = ")) return rest.substr(3);
+  }
+  return {};
+}
+
+Dims integers(std::string_view text, char close) {
+  Dims out;
+  for (size_t i = 0; i < text.size() && text[i] != close;) {
+    const bool starts = std::isdigit(static_cast<unsigned char>(text[i])) || text[i] == '-';
+    if (!starts) {
+      ++i;
+      continue;
+    }
+    int64_t v = 0;
+    const char* begin = text.data() + i;
+    auto [end, error] = std::from_chars(begin, text.data() + text.size(), v);
+    out.push_back(v);
+    i += static_cast<size_t>(end - begin);
+  }
+  return out;
+}
+
+Dims ints(std::string_view attributes, std::string_view name) {
+  const std::string_view text = attribute(attributes, name);
+  const size_t colon = text.find_first_of(":>");
+  if (colon == std::string_view::npos || text[colon] == '>') return {};
+  return integers(text.substr(colon), '>');
+}
+
+bool is_pointwise(std::string_view op) {
+  static const std::set<std::string_view> names = {
+      "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
+      "cosine", "count_leading_zeros", "divide", "exponential", "exponential_minus_one", "floor",
+      "imag", "is_finite", "log", "logistic", "log_plus_one", "maximum", "minimum", "multiply",
+      "negate", "not", "or", "popcnt", "power", "real", "remainder", "round_nearest_afz",
+      "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic",
+      "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor",
+      "reduce_precision", "optimization_barrier",
+      // CHLO
+      "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf",
+      "erf_inv", "erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "sinh", "next_after",
+      "polygamma", "zeta"};
+  const size_t dot = op.find('.');
+  return names.contains(dot == std::string_view::npos ? op : op.substr(dot + 1));
 }
 
 void fail(std::string_view op, const std::string& problem) {

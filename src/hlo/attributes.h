@@ -42,6 +42,14 @@ class Attributes {
   std::string& begin(std::string_view name);
 };
 
+// What the body of an attribute dictionary says of a name, and all that follows; "" if nothing.
+std::string_view attribute(std::string_view attributes, std::string_view name);
+Dims integers(std::string_view text, char close);  // the integers up to the first `close`
+Dims ints(std::string_view attributes, std::string_view name);  // array<i64: 1, 2>
+// Whether an instruction computes each element of its result from the operands' elements there
+// alone.
+bool is_pointwise(std::string_view op);
+
 // Throws BuildError "op: problem".
 [[noreturn]] void fail(std::string_view op, const std::string& problem);
 // The builder of a value; throws when the value is empty.

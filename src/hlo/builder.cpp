@@ -2,22 +2,12 @@
 #include "src/hlo/builder.h"
 
 #include <algorithm>
+#include <set>
 
 #include "src/hlo/attributes.h"
 
 namespace torch_tpu::hlo {
 namespace {
-
-bool has_side_effect(const Instr& instr) {
-  if (instr.name == "stablehlo.custom_call" &&
-      instr.attributes.find("has_side_effect = true") != std::string::npos) {
-    return true;
-  }
-  for (const Region& region : instr.regions) {
-    if (std::any_of(region.body.begin(), region.body.end(), has_side_effect)) return true;
-  }
-  return false;
-}
 
 // Keeps the instructions whose results are marked live or that have effects, last first, marking
 // what they use. A region's instructions are swept when their owner turns out to be live, which is
@@ -109,7 +99,41 @@ struct Renumber {
   }
 };
 
+void collect_captured(const Region& region, std::set<int32_t>& own, std::vector<int32_t>& out) {
+  own.insert(region.args.begin(), region.args.end());
+  auto use = [&](int32_t id) {
+    if (!own.contains(id) && std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);
+  };
+  for (const Instr& instr : region.body) {
+    for (int32_t id : instr.operands) use(id);
+    for (const Region& inner : instr.regions) collect_captured(inner, own, out);
+    for (int32_t k = 0; k < instr.result_count; ++k) own.insert(instr.first_result + k);
+  }
+  for (int32_t id : region.results) use(id);
+}
+
 }  // namespace
+
+std::vector<int32_t> used_values(const Instr& instr) {
+  std::vector<int32_t> out = instr.operands;
+  if (instr.regions.empty()) return out;
+  std::set<int32_t> own;
+  std::vector<int32_t> captured;
+  for (const Region& region : instr.regions) collect_captured(region, own, captured);
+  out.insert(out.end(), captured.begin(), captured.end());
+  return out;
+}
+
+bool has_side_effect(const Instr& instr) {
+  if (instr.name == "stablehlo.custom_call" &&
+      instr.attributes.find("has_side_effect = true") != std::string::npos) {
+    return true;
+  }
+  for (const Region& region : instr.regions) {
+    if (std::any_of(region.body.begin(), region.body.end(), has_side_effect)) return true;
+  }
+  return false;
+}
 
 int32_t Builder::new_value(Type type) {
   for (int64_t d : type.dims) {
@@ -215,6 +239,33 @@ Values Builder::inline_call(const Function& fn, std::span<const Value> args) {
   Values values;
   for (int32_t id : results) values.emplace_back(this, id);
   return values;
+}
+
+Values Builder::copy(const Function& fn, const Instr& instr, std::span<const Value> uses) {
+  const auto first = fn.types.begin() + instr.first_result;
+  return copy(fn, instr, uses, instr.attributes, {first, first + instr.result_count});
+}
+
+Values Builder::copy(const Function& fn, const Instr& instr, std::span<const Value> uses,
+                     std::string attributes, std::vector<Type> results) {
+  const std::vector<int32_t> used = used_values(instr);
+  check_size("copy", "the list of values", uses.size(), used.size());
+  const size_t operands = instr.operands.size();
+  std::vector<Region> regions = instr.regions;
+  if (!regions.empty()) {
+    Renumber renumber;
+    renumber.table.assign(fn.types.size(), -1);
+    for (size_t i = operands; i < used.size(); ++i) {
+      if (&builder_of("copy", uses[i]) != this) fail("copy", "a value of another Builder");
+      renumber.table[used[i]] = uses[i].id();
+    }
+    renumber.define = [&](int32_t old_id) { return new_value(fn.types[old_id]); };
+    for (Region& region : regions) renumber.region(region, instr.name);
+  }
+  Values made = append(instr.name, uses.first(operands), std::move(attributes), std::move(results),
+                       std::move(regions), instr.callee);
+  if (!location_) (open_.empty() ? body_ : *open_.back()).back().location = instr.location;
+  return made;
 }
 
 Function Builder::finish(std::span<const Value> results) {

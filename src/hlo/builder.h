@@ -61,6 +61,11 @@ struct Function {
   std::vector<int32_t> results;
 };
 
+// The values that an instruction needs: its operands, and then what its regions use from outside,
+// each once.
+std::vector<int32_t> used_values(const Instr& instr);
+bool has_side_effect(const Instr& instr);
+
 class Builder;
 
 // A handle on one value of the function under construction. Cheap to copy.
@@ -103,6 +108,11 @@ class Builder {
   Region region(const std::vector<Type>& args, const std::function<Values(const Values&)>& fn);
   // Inlines another function; returns its results.
   Values inline_call(const Function& fn, std::span<const Value> args);
+  // A copy of an instruction of fn with these values in place of what used_values() names.
+  Values copy(const Function& fn, const Instr& instr, std::span<const Value> uses);
+  // The same with other attributes and other types of the results.
+  Values copy(const Function& fn, const Instr& instr, std::span<const Value> uses,
+              std::string attributes, std::vector<Type> results);
   // Where the instructions to come are from: what location_text() gives; null: nobody asks.
   void set_location(std::shared_ptr<const std::string> location) {
     location_ = std::move(location);

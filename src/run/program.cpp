@@ -134,17 +134,41 @@ hlo::Function Program::assemble(const std::vector<graph::RecordPtr>& records) co
   return b.finish(outputs);
 }
 
-std::string Program::module_text(std::optional<graph::Platform> other) const {
+Program::Module Program::module(std::optional<graph::Platform> other,
+                                const std::optional<graph::LoopOptions>& loops) const {
   std::vector<graph::RecordPtr> records;
   for (const ProgramNode& n : nodes_)
     records.push_back(other && n.record->retrace ? n.record->retrace(*other, false, false)
                                                  : n.record);
+  hlo::Function function = assemble(records);
+  Module made;
+  std::optional<graph::Looped> looped;
+  if (loops) looped = graph::make_loops(function, *loops);
+  if (looped) {
+    function = std::move(looped->function);
+    made.inputs = std::move(looped->params);
+    made.outputs = std::move(looped->results);
+    made.loops = std::move(looped->loops);
+  } else {
+    for (size_t i = 0; i < function.params.size(); ++i)
+      made.inputs.push_back({static_cast<int32_t>(i)});
+    for (size_t i = 0; i < function.results.size(); ++i)
+      made.outputs.push_back({static_cast<int32_t>(i)});
+  }
   hlo::ModuleOptions options;
   options.name = "torch_tpu";
-  for (int32_t output : donations_)
+  for (const std::vector<int32_t>& parts : made.inputs) {
+    std::vector<int32_t> to;  // where the parts' buffers go; nowhere if that is -1 for one
+    for (int32_t i : parts)
+      to.push_back(i < static_cast<int32_t>(donations_.size()) ? donations_[i] : -1);
+    const auto output = std::find(made.outputs.begin(), made.outputs.end(), to);
     options.param_attributes.push_back(
-        output < 0 ? "" : "tf.aliasing_output = " + std::to_string(output) + " : i32");
-  return hlo::write_module(assemble(records), options);
+        output == made.outputs.end()
+            ? ""
+            : "tf.aliasing_output = " + std::to_string(output - made.outputs.begin()) + " : i32");
+  }
+  made.text = hlo::write_module(function, options);
+  return made;
 }
 
 void Program::compiled(pjrt::Executable executable) {

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/graph/key.h"
+#include "src/graph/loops.h"
 #include "src/graph/record.h"
 #include "src/pjrt/client.h"
 
@@ -46,7 +48,21 @@ class Program {
 
   // One module for the platform: the CPU's is this program's own; other platforms trace the calls
   // anew, so that what a TPU would get can be checked anywhere.
-  std::string module_text(std::optional<graph::Platform> other = {}) const;
+  std::string module_text(std::optional<graph::Platform> other = {}) const {
+    return module(other, loops_).text;
+  }
+  // The same with loops, if it has them: where arguments are stacked, `inputs` and `outputs` tell
+  // which of the program's each argument and result of the module is (packs of scalars count as
+  // inputs after the others, failed checks as the last output).
+  struct Module {
+    std::string text;
+    std::vector<std::vector<int32_t>> inputs, outputs;
+    std::vector<graph::Looped::Loop> loops;
+  };
+  Module module(std::optional<graph::Platform> other,
+                const std::optional<graph::LoopOptions>& loops) const;
+  // What module_text() makes loops of; before it. Nothing at first.
+  void set_loops(const graph::LoopOptions& options) { loops_ = options; }
 
   const graph::Key& key() const { return key_; }
   const std::vector<ProgramNode>& nodes() const { return nodes_; }
@@ -91,6 +107,7 @@ class Program {
   std::vector<int32_t> donations_;
   std::vector<int32_t> checked_;
   std::vector<Dependence> dependences_;
+  std::optional<graph::LoopOptions> loops_;
   int64_t new_bytes_ = 0;
   std::atomic<State> state_{Waiting};
   std::unique_ptr<pjrt::Executable> executable_;

@@ -335,8 +335,18 @@ void Runtime::cut() {
   graph::KeyHasher hash = window_hash_;
   for (int32_t i : live) hash.word(static_cast<uint64_t>(i));
   hash.word(live.size());
+  const std::optional<graph::LoopOptions> loops =
+      step_depth_ != 0 ? step_loops_ : std::nullopt;
+  if (loops) {
+    hash.word(static_cast<uint64_t>(loops->turns));
+    hash.word(static_cast<uint64_t>(loops->saved));
+  }
   graph::Key key = hash.finish();
-  std::shared_ptr<Program> program = find_or_make(key, [&] { return window_program(key, live); });
+  std::shared_ptr<Program> program = find_or_make(key, [&] {
+    std::shared_ptr<Program> made = window_program(key, live);
+    if (loops) made->set_loops(*loops);
+    return made;
+  });
   if (program->output_count() > 0) {
     Invocation& inv = next_invocation();
     inv.program = program;
@@ -401,13 +411,16 @@ void Runtime::begin_step() {
 
 size_t Runtime::end_step() {
   std::lock_guard lock(mutex_);
+  if (step_depth_ == 1 && !abstract()) cut_for_host();
   if (--step_depth_ != 0) return 1;
-  if (abstract()) {  // nobody wants the program
-    clear_window();
-    return 1;
-  }
-  cut_for_host();
-  return step_programs_;
+  if (!abstract()) return step_programs_;
+  clear_window();  // nobody wants the program
+  return 1;
+}
+
+void Runtime::loop_steps(std::optional<graph::LoopOptions> options) {
+  std::lock_guard lock(mutex_);
+  step_loops_ = std::move(options);
 }
 
 void Runtime::begin_abstract() {

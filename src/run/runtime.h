@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -87,6 +88,8 @@ class Runtime {
   // tells into how many programs the host cut the step (1: none was cut; 0: nothing was submitted).
   void begin_step();
   size_t end_step();
+  // Programs of steps that are made from now on have loops (src/graph/loops.h), or not.
+  void loop_steps(std::optional<graph::LoopOptions> options);
   // Between these two nothing is run: results have sizes and dtypes only (Array::Placeholder), and
   // take no memory. They nest, and hold for all threads.
   void begin_abstract();
@@ -194,6 +197,7 @@ class Runtime {
   uint64_t window_id_ = 1;
   int step_depth_ = 0;
   size_t step_programs_ = 0;
+  std::optional<graph::LoopOptions> step_loops_;
   std::vector<WindowNode> window_;
   std::vector<ArrayPtr> window_inputs_;
   std::vector<int32_t> window_operands_;
