@@ -29,7 +29,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_tpu import _C, _hlo, _page
+from torch_tpu import _C, _hlo, _page, _progress
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class Report:
     compiler_seconds: float | None  # the compiler's own estimate of the run time, where it has one
     compile_seconds: float
     calls: int  # operators
+    loops: list[tuple[int, int]]  # turns, and instructions of one, of what repeats in the program
     largest: list[Buffer]
     fingerprint: str
     platform_version: str
@@ -177,6 +178,7 @@ class Report:
             },
             "model_flops_utilization": self.utilization,
             "compile_seconds": self.compile_seconds,
+            "loops": self.loops,
             "largest": [vars(b) for b in self.largest],
             "fingerprint": self.fingerprint,
             "platform_version": self.platform_version,
@@ -212,6 +214,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.utilization is not None:
         yield "model flops utilization, estimate", f"{report.utilization:.1%}"
     yield "compiled in", f"{report.compile_seconds:.1f} s, {report.calls} operators"
+    if report.loops:
+        loops = ", ".join(f"{turns} turns of {size} instructions" for turns, size in report.loops)
+        yield "loops", loops
 
 
 def _verdict(report: Report) -> str:
@@ -341,10 +346,11 @@ class _Trace:
     memory: dict[str, int]  # of arguments and results by category
     model_flops: int
     calls: int
+    loops: list[tuple[int, int]]
     largest: list[Buffer]
 
 
-def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trace:
+def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int, loops: int) -> _Trace:
     for _ in range(warm_up):  # makes what a first step makes, such as the state of an optimizer
         function(*args, **kwargs)
     roles, tensors = _state()
@@ -368,7 +374,7 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trac
     for t in pytree.tree_leaves(result):
         if isinstance(t, torch.Tensor) and _plain(t):
             after[_C._value_identity(t)] = "results"
-    step = _C._end_abstract_step(identities)
+    step = _C._end_abstract_step(identities, loops)
     for t, value in held:
         _C._restore_value(t, value)
     if not step["module"]:
@@ -384,7 +390,14 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int) -> _Trac
         Buffer(size, shape, f"{op} at {line}" if ":" in line else f"{op}, {line}".rstrip(", "))
         for size, shape, op, line in step["largest"]
     ]
-    return _Trace(step["module"], dict(memory), counter.get_total_flops(), step["calls"], largest)
+    return _Trace(
+        step["module"],
+        dict(memory),
+        counter.get_total_flops(),
+        step["calls"],
+        step["loops"],
+        largest,
+    )
 
 
 def _bytes(dtype: torch.dtype, sizes: Sequence[int]) -> int:
@@ -421,6 +434,11 @@ _ORDER = (
 )
 
 
+# Instructions that loops must save: about half a minute of compilation. Shorter programs are faster flat, as
+# the compiler sees beyond one layer.
+_LONG = 4000
+
+
 def compile(
     function: Callable,
     inputs: Sequence[Any] = (),
@@ -428,6 +446,8 @@ def compile(
     *,
     topology: str = "v6e:1x1x1",
     warm_up: int = 1,
+    loops: bool | None = None,
+    progress: bool = False,
 ) -> Report:
     """Compiles one call of a function for TPUs that need not be here.
 
@@ -438,6 +458,10 @@ def compile(
     their values. topology: as libtpu spells it: "v4:2x2x1", "v5e:1x1x1", "v5p:2x2x1", "v6e:1x1x1",
     "tpu7x:1x1x1"; a program of one device runs on each.
 
+    loops: equal layers become one loop, which is compiled once: its program has the weights (and gradients,
+    and optimizer state) of such layers stacked along a new first dimension. None: where the program would be
+    long without. progress: a line on stderr every half a minute; on a terminal there is always one.
+
     Raises RuntimeError where the function reads a value, or needs libtpu that is not installed; ValueError
     if it does nothing on the device; and what the compiler says, if it refuses the program. A program that is
     too large for the chip's memory is no error: the report says so, and which values are the largest.
@@ -445,11 +469,14 @@ def compile(
     name = getattr(function, "__name__", None) or type(function).__name__
     with abstract():
         args, named = pytree.tree_map(_placeholder, (tuple(inputs), dict(kwargs or {})))
-        trace = _trace(function, args, named, warm_up)
+        worth = _LONG if loops is None else 0 if loops else -1
+        with _progress.shown(f"{name}: tracing", progress):
+            trace = _trace(function, args, named, warm_up, worth)
     where = _C._describe_topology(topology)
     refused = ""
     try:
-        made = _C._inspect_for_topology(trace.module, topology, True)
+        with _progress.shown(f"{name}: compiling for {topology}", progress):
+            made = _C._inspect_for_topology(trace.module, topology, True)
     except torch.OutOfMemoryError as error:  # the compiler's word for a program that does not fit
         refused = str(error)
         made = _NOTHING
@@ -488,6 +515,7 @@ def compile(
         compiler_seconds=told_seconds if told_seconds > 0 and not repeated else None,
         compile_seconds=made["compile_seconds"],
         calls=trace.calls,
+        loops=trace.loops,
         largest=largest,
         fingerprint=made["fingerprint"].hex(),
         platform_version=where["platform_version"],

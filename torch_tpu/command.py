@@ -164,7 +164,7 @@ def compile_ahead(args) -> int:
     for topology in args.topology.split(","):
         print(f"{args.script.name}: compiling for {topology} ...", file=sys.stderr, flush=True)
         try:
-            report = aot.compile(step, inputs, topology=topology)
+            report = aot.compile(step, inputs, topology=topology, progress=True)
         except RuntimeError as error:
             print(f"torch-tpu: {topology}: {error}", file=sys.stderr)
             failed = 1

@@ -2,7 +2,6 @@
 #include "src/graph/bounded.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <numeric>

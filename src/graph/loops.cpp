@@ -24,9 +24,9 @@ using hlo::Type;
 using hlo::Value;
 using hlo::Values;
 
-constexpr size_t kPeriods = 64;          // candidates looked at in a round
-constexpr int64_t kSmallStack = 1 << 16; // bytes that may be put together from parts anywhere
-constexpr int kAgain = 12;               // instructions that a loop may do again to save memory
+constexpr size_t kPeriods = 64;           // candidates looked at in a round
+constexpr int64_t kSmallStack = 1 << 16;  // bytes that may be put together from parts anywhere
+constexpr int kAgain = 12;                // instructions that a loop may do again to save memory
 
 std::string_view bare(const Instr& instr) {
   return std::string_view(instr.name).substr(instr.name.find('.') + 1);
@@ -94,7 +94,8 @@ class Hasher {
   std::unordered_map<int32_t, uint64_t> own_;
 };
 
-// A family is a value for each turn. It is found in a stack, where turn k's is at offset + step * k.
+// A family is a value for each turn. It is found in a stack, where turn k's is at offset + step *
+// k.
 struct Source {
   int32_t stack = -1;
   int32_t offset = 0, step = 1;
@@ -123,13 +124,14 @@ struct Carry {
 struct Group {
   bool loop = false;
   int32_t count = 0, period = 1;
-  int32_t start = 0;             // of a loop: its first instruction
-  bool falling = false;          // of a loop
-  std::vector<int32_t> members;  // of one instruction on a stack, by label
+  int32_t start = 0;                     // of a loop: its first instruction
+  bool falling = false;                  // of a loop
+  std::vector<int32_t> members;          // of one instruction on a stack, by label
   std::vector<std::vector<Slot>> slots;  // by position and use
   std::vector<Carry> carries;
   std::vector<std::vector<int32_t>> stacks;  // by position and result
-  std::set<std::pair<int32_t, int32_t>> last;  // position and result that are wanted of the last turn
+  std::set<std::pair<int32_t, int32_t>>
+      last;  // position and result that are wanted of the last turn
 
   int32_t turn(int32_t label) const { return falling ? count - 1 - label : label; }
   int32_t instruction(int32_t label, int32_t position) const {
@@ -166,7 +168,8 @@ class Looper {
 
   // ---- finding loops ----
   struct Run {
-    int32_t start, period, length;  // `length` instructions from start on repeat those a period before
+    int32_t start, period,
+        length;  // `length` instructions from start on repeat those a period before
     int64_t saves() const { return static_cast<int64_t>(length) - period; }
   };
   std::vector<Run> runs();
@@ -174,6 +177,8 @@ class Looper {
   bool consistent(int32_t start, int32_t period, int32_t count) const;
   int64_t crossing(int32_t start, int32_t period) const;
   void classify(Group& group);
+  void classify();
+  bool trim();
 
   // ---- stacks ----
   std::optional<Source> find(const std::vector<int32_t>& members) const;
@@ -287,8 +292,7 @@ std::vector<Looper::Run> Looper::runs() {
   }
   std::vector<std::pair<int64_t, int32_t>> ranked;
   for (const auto& [period, count] : votes)
-    if (count >= options_.turns && period > 1)
-      ranked.emplace_back(-count, period);
+    if (count >= options_.turns && period > 1) ranked.emplace_back(-count, period);
   std::sort(ranked.begin(), ranked.end());
   if (ranked.size() > kPeriods) ranked.resize(kPeriods);
   std::vector<Run> out;
@@ -362,8 +366,7 @@ bool Looper::make_loop(const Run& run) {
   // Where a turn begins is open if more than whole turns repeat: where least is handed on, which is
   // between two layers.
   std::vector<std::pair<int64_t, int32_t>> starts;
-  for (int32_t o = 0; o <= extra; ++o)
-    starts.emplace_back(crossing(run.start + o, run.period), o);
+  for (int32_t o = 0; o <= extra; ++o) starts.emplace_back(crossing(run.start + o, run.period), o);
   std::sort(starts.begin(), starts.end());
   const int32_t most = run.length / run.period;
   for (int32_t fewer = 0; fewer <= 3 && most - fewer >= options_.turns; ++fewer) {
@@ -456,6 +459,67 @@ void Looper::classify(Group& g) {
     }
     carry.stack = add_stack(std::move(s));
   }
+}
+
+void Looper::classify() {
+  stacks_.clear();
+  for (auto& homes : homes_) homes.clear();
+  std::fill(group_of_.begin(), group_of_.end(), -1);
+  for (size_t k = 0; k < groups_.size(); ++k) {
+    Group& old = groups_[k];
+    Group g;
+    g.loop = true;
+    g.start = old.start;
+    g.period = old.period;
+    g.count = old.count;
+    old = std::move(g);
+    for (int32_t i = 0; i < old.count * old.period; ++i)
+      group_of_[old.start + i] = static_cast<int32_t>(k);
+    classify(old);
+  }
+}
+
+// A layer that is odd in one of the loops (often the last one in the backward pass) stays out of
+// the others too: else its weights would be in a stack of which others use a part, which is a copy.
+// Whether a loop was changed.
+bool Looper::trim() {
+  bool changed = false;
+  for (const Stack& stack : stacks_) {
+    if (stack.kind != Stack::Given || !std::all_of(stack.members.begin(), stack.members.end(),
+                                                   [&](int32_t v) { return is_param(v); }))
+      continue;
+    struct Use {
+      Group* group;
+      Source source;
+    };
+    std::vector<Use> uses;
+    int32_t low = 0, high = static_cast<int32_t>(stack.members.size());
+    for (Group& g : groups_) {
+      for (const auto& slots : g.slots) {
+        for (const Slot& slot : slots) {
+          if (slot.kind != Slot::Along || &stacks_[slot.source.stack] != &stack) continue;
+          const int32_t end = slot.source.offset + slot.source.step * (g.count - 1);
+          low = std::max(low, std::min(slot.source.offset, end));
+          high = std::min(high, std::max(slot.source.offset, end) + 1);
+          if (uses.empty() || uses.back().group != &g) uses.push_back({&g, slot.source});
+        }
+      }
+    }
+    if (high - low < options_.turns) continue;
+    for (auto& [g, source] : uses) {
+      if (g->count <= high - low) continue;
+      // Turns before and after those whose weights all have.
+      const int32_t first = source.offset + source.step * (g->falling ? g->count - 1 : 0);
+      const int32_t step = g->falling ? -source.step : source.step;
+      const int32_t skip = step > 0 ? low - first : first - (high - 1);
+      if (skip < 0 || skip + high - low > g->count) continue;
+      g->start += skip * g->period;
+      g->count = high - low;
+      changed = true;
+    }
+    if (changed) return true;  // what was found out about the loop no longer holds
+  }
+  return false;
 }
 
 // ---- stacks ------------------------------------------------------------------------------------
@@ -571,7 +635,8 @@ bool Looper::stack_instruction(const std::vector<int32_t>& members, int depth) {
       } else if (!params) {
         std::vector<int32_t> makers;
         for (int32_t v : family) makers.push_back(def_[v]);
-        const bool made = std::all_of(makers.begin(), makers.end(), [](int32_t i) { return i >= 0; });
+        const bool made =
+            std::all_of(makers.begin(), makers.end(), [](int32_t i) { return i >= 0; });
         if (made && stack_instruction(makers, depth - 1)) found = find(family);
       }
       if (!found && small) found = find_or_give(family);
@@ -605,8 +670,7 @@ bool Looper::can_do_again(const Source& source, int& left) const {
   return can_do_again(groups_[s.group], s.position, source, left);
 }
 
-bool Looper::can_do_again(const Group& g, int32_t position, const Source& source,
-                          int& left) const {
+bool Looper::can_do_again(const Group& g, int32_t position, const Source& source, int& left) const {
   const Instr& instr = fn_.body[g.instruction(0, position)];
   const std::string_view op = bare(instr);
   if (--left < 0 || !instr.regions.empty()) return false;
@@ -665,7 +729,8 @@ void Looper::plan() {
       int left = round == 0 ? 1 : kAgain;
       const Stack& s = stacks_[source.stack];
       const std::string_view op = bare(fn_.body[groups_[s.group].instruction(0, s.position)]);
-      const bool cheap = hlo::is_pointwise(op) || only_moves(op) || op == "constant" || op == "iota";
+      const bool cheap =
+          hlo::is_pointwise(op) || only_moves(op) || op == "constant" || op == "iota";
       if (round == 0 ? !cheap : !can_do_again(source, left)) want(source);
     }
   }
@@ -790,8 +855,8 @@ Value Looper::again(Builder& b, const Source& source,
         uses.push_back(again(b, through(slot.source, source), element));
         break;
       case Slot::Inner:
-        uses.push_back(again(
-            b, {g.stacks[slot.index][slot.result], source.offset, source.step}, element));
+        uses.push_back(
+            again(b, {g.stacks[slot.index][slot.result], source.offset, source.step}, element));
     }
   }
   return b.copy(fn_, instr, uses)[s.index];
@@ -835,22 +900,23 @@ void Looper::write_loop(Group& g) {
   // Of the last turn, what is neither carried on nor in a stack.
   std::vector<std::pair<int32_t, int32_t>> last;
   auto carry_of = [&](const std::pair<int32_t, int32_t>& what) {
-    return std::find_if(g.carries.begin(), g.carries.end(), [&](const Carry& c) {
-             return c.position == what.first && c.result == what.second;
-           }) - g.carries.begin();
+    return std::find_if(g.carries.begin(), g.carries.end(),
+                        [&](const Carry& c) {
+                          return c.position == what.first && c.result == what.second;
+                        }) -
+           g.carries.begin();
   };
   for (const auto& what : g.last) {
     if (carry_of(what) < static_cast<std::ptrdiff_t>(g.carries.size())) continue;
     if (stacks_[g.stacks[what.first][what.second]].wanted) continue;
     last.push_back(what);
-    init.push_back(
-        hlo::zeros(b_, type(value_of(g.instruction(0, what.first), what.second))));
+    init.push_back(hlo::zeros(b_, type(value_of(g.instruction(0, what.first), what.second))));
   }
 
   auto body = [&](const Values& state) {
     const Value turn = state[0];
-    const Value label = g.falling ? hlo::subtract(
-        hlo::constant_int(b_, turn.type(), g.count - 1), turn) : turn;
+    const Value label =
+        g.falling ? hlo::subtract(hlo::constant_int(b_, turn.type(), g.count - 1), turn) : turn;
     std::map<std::tuple<int32_t, int32_t, int32_t>, Value> fetched;
     auto fetch = [&](const Source& source) {
       Value& made = fetched[{source.stack, source.offset, source.step}];
@@ -899,10 +965,8 @@ void Looper::write_loop(Group& g) {
       next.push_back(hlo::dynamic_update_slice(into, hlo::reshape(x, stacked(x.type(), 1).dims),
                                                zero_starts(label, into.rank())));
     };
-    for (int32_t s : results)
-      put(stacks_[s].position, made[stacks_[s].position][stacks_[s].index]);
-    for (int32_t s : begins)
-      put(g.carries[stacks_[s].index].position, state[1 + stacks_[s].index]);
+    for (int32_t s : results) put(stacks_[s].position, made[stacks_[s].position][stacks_[s].index]);
+    for (int32_t s : begins) put(g.carries[stacks_[s].index].position, state[1 + stacks_[s].index]);
     for (const auto& [position, result] : last) next.push_back(made[position][result]);
     set_location(nullptr);
     return next;
@@ -961,7 +1025,8 @@ void Looper::write_stacked(Group& g) {
   std::string attributes = instr.attributes;
   using hlo::Attributes;
   if (op == "broadcast_in_dim")
-    attributes = Attributes().ints("broadcast_dimensions", moved("broadcast_dimensions", 0, 1)).take();
+    attributes =
+        Attributes().ints("broadcast_dimensions", moved("broadcast_dimensions", 0, 1)).take();
   else if (op == "transpose")
     attributes = Attributes().ints("permutation", moved("permutation", 0, 1)).take();
   else if (op == "reduce")
@@ -1016,15 +1081,13 @@ std::optional<Looped> Looper::run() {
       if (found) break;
     }
   }
-  if (groups_.empty()) return {};
+  int64_t saved = 0;
+  for (const Group& g : groups_) saved += static_cast<int64_t>(g.count - 1) * g.period;
+  if (groups_.empty() || saved < options_.worth) return {};
   std::sort(groups_.begin(), groups_.end(),
             [](const Group& a, const Group& b) { return a.start < b.start; });
-  for (size_t k = 0; k < groups_.size(); ++k) {
-    Group& g = groups_[k];
-    for (int32_t i = 0; i < g.count * g.period; ++i)
-      group_of_[g.start + i] = static_cast<int32_t>(k);
-    classify(g);
-  }
+  classify();
+  while (trim()) classify();
   const size_t loops = groups_.size(), stacks = stacks_.size();
   stack_instructions();
   std::vector<int32_t> nodes;

@@ -90,11 +90,11 @@ py::list types_of(const std::vector<ArrayPtr>& arrays) {
 
 // The step's program as a TPU gets it, its inputs and outputs as (identity, dtype, sizes), which
 // output takes the memory of each input (or -1), and the largest values that its calls make as
-// (bytes, type, operator, line). held: identities of inputs that a _HeldValue holds. turns: equal parts
-// of the program, from so many on, become loops; 0: none do. "arguments" and "results" are what the
-// module has of the inputs and outputs: numbers of several where they are stacked. "loops": turns
-// and instructions of each.
-py::dict end_step(const std::vector<uintptr_t>& held, int32_t turns) {
+// (bytes, type, operator, line). held: identities of inputs that a _HeldValue holds. turns: equal
+// parts of the program, from so many on, become loops; 0: none do. "arguments" and "results" are
+// what the module has of the inputs and outputs: numbers of several where they are stacked.
+// "loops": turns and instructions of each.
+py::dict end_step(const std::vector<uintptr_t>& held, int32_t loops) {
   Runtime::AbstractStep step;
   run::Program::Module module;
   {
@@ -103,9 +103,9 @@ py::dict end_step(const std::vector<uintptr_t>& held, int32_t turns) {
       std::vector<const run::Array*> arrays;
       for (const uintptr_t h : held) arrays.push_back(reinterpret_cast<const run::Array*>(h));
       step = Runtime::instance().end_abstract_step(arrays);
-      std::optional<graph::LoopOptions> loops;
-      if (turns > 0) loops = graph::LoopOptions{.turns = turns, .stack_arguments = true};
-      if (step.program) module = step.program->module(graph::Platform::Tpu, loops);
+      std::optional<graph::LoopOptions> options;
+      if (loops >= 0) options = graph::LoopOptions{.worth = loops, .stack_arguments = true};
+      if (step.program) module = step.program->module(graph::Platform::Tpu, options);
     });
   }
   py::dict d;
@@ -113,10 +113,10 @@ py::dict end_step(const std::vector<uintptr_t>& held, int32_t turns) {
   if (!step.program) return d;
   d["arguments"] = module.inputs;
   d["results"] = module.outputs;
-  py::list loops;
+  py::list made_loops;
   for (const graph::Looped::Loop& loop : module.loops)
-    loops.append(py::make_tuple(loop.turns, loop.instructions));
-  d["loops"] = loops;
+    made_loops.append(py::make_tuple(loop.turns, loop.instructions));
+  d["loops"] = made_loops;
   d["inputs"] = types_of(step.inputs);
   d["outputs"] = types_of(step.outputs);
   d["donations"] = step.program->donations();
@@ -151,7 +151,7 @@ void bind_aot(py::module_& m) {
     py::gil_scoped_release release;
     Runtime::instance().end_abstract();
   });
-  m.def("_end_abstract_step", &end_step, py::arg("held"), py::arg("turns") = 0);
+  m.def("_end_abstract_step", &end_step, py::arg("held"), py::arg("loops") = -1);
   // Programs of captured steps have loops where so many equal parts follow each other; 0: no.
   m.def("_loop_steps", [](int32_t turns, int32_t saved) {
     std::optional<graph::LoopOptions> options;

@@ -335,8 +335,7 @@ void Runtime::cut() {
   graph::KeyHasher hash = window_hash_;
   for (int32_t i : live) hash.word(static_cast<uint64_t>(i));
   hash.word(live.size());
-  const std::optional<graph::LoopOptions> loops =
-      step_depth_ != 0 ? step_loops_ : std::nullopt;
+  const std::optional<graph::LoopOptions> loops = step_depth_ != 0 ? step_loops_ : std::nullopt;
   if (loops) {
     hash.word(static_cast<uint64_t>(loops->turns));
     hash.word(static_cast<uint64_t>(loops->saved));
