@@ -24,6 +24,8 @@ from torch_tpu.conformance.report import BAD
 KEPT_FAILURES = 8
 # Processes that a job may cost before the rest of it is given up.
 MOST_LOSSES = 8
+# Seconds until a worker is ready: it imports PyTorch's test data, on a busy machine for minutes.
+START = 1800.0
 WORKER = [sys.executable, "-m", "torch_tpu.conformance.worker"]
 
 
@@ -180,7 +182,7 @@ class Coordinator:
                         self._serve(key.data, workers)
                     now = time.monotonic()
                     for worker in list(workers):
-                        if now - worker.heard > self.timeout:
+                        if now - worker.heard > (self.timeout if worker.ready else START):
                             self._lost(worker, workers, "hang", f"no answer for {self.timeout:g} s")
                         elif worker.rows and now - worker.started > self.job_timeout:
                             self._lost(
