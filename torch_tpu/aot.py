@@ -526,13 +526,21 @@ def compile(
     )
 
 
+def _made(module: _hlo.Module, computation: _hlo.Computation) -> Iterator[_hlo.Instruction]:
+    """What makes a value, in loops too."""
+    for i in computation.instructions:
+        if i.opcode == "while":
+            for called in i.called:
+                yield from _made(module, module.computation(called))
+        elif i.opcode not in ("parameter", "tuple", "get-tuple-element", "bitcast", "constant"):
+            yield i
+
+
 def _largest(module: _hlo.Module, count: int = 10) -> list[Buffer]:
     """The largest values that are made in the program; equal ones once."""
     found: dict[tuple[str, str], Buffer] = {}
     times: dict[tuple[str, str], int] = defaultdict(int)
-    for i in module.entry.instructions:
-        if i.opcode in ("parameter", "tuple", "get-tuple-element", "bitcast", "constant"):
-            continue
+    for i in _made(module, module.entry):
         key = (i.shape, i.origin)
         times[key] += 1
         found.setdefault(key, Buffer(i.bytes, i.shape, i.origin or i.name))

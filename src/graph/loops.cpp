@@ -173,6 +173,7 @@ class Looper {
     int64_t saves() const { return static_cast<int64_t>(length) - period; }
   };
   std::vector<Run> runs();
+  int64_t saved_within(const Run& run, const std::vector<Run>& all) const;
   bool make_loop(const Run& run);
   bool consistent(int32_t start, int32_t period, int32_t count) const;
   int64_t crossing(int32_t start, int32_t period) const;
@@ -316,6 +317,23 @@ std::vector<Looper::Run> Looper::runs() {
   std::stable_sort(out.begin(), out.end(),
                    [](const Run& a, const Run& b) { return a.saves() > b.saves(); });
   return out;
+}
+
+// What smaller loops within a run would save: of gradients accumulated over a few batches, the
+// loops over the layers of each batch are worth more than one over the batches.
+int64_t Looper::saved_within(const Run& run, const std::vector<Run>& all) const {
+  std::vector<std::pair<int32_t, int32_t>> taken;
+  int64_t saved = 0;
+  for (const Run& r : all) {  // those that save most first
+    const int32_t end = r.start + r.length;
+    if (2 * r.period > run.period || r.start < run.start || end > run.start + run.length) continue;
+    if (std::any_of(taken.begin(), taken.end(),
+                    [&](const auto& t) { return r.start < t.second && t.first < end; }))
+      continue;
+    taken.emplace_back(r.start, end);
+    saved += r.saves();
+  }
+  return saved;
 }
 
 // Bytes that a turn hands to the next one.
@@ -1076,7 +1094,9 @@ std::optional<Looped> Looper::run() {
   bool found = true;
   while (found) {
     found = false;
-    for (const Run& run : runs()) {
+    const std::vector<Run> all = runs();
+    for (const Run& run : all) {
+      if (saved_within(run, all) > run.saves()) continue;
       found = make_loop(run);
       if (found) break;
     }

@@ -174,6 +174,33 @@ TEST(Loops, ALayerThatIsOddInOnePassIsInNoLoop) {
   EXPECT_EQ(stacks(made->results), 3);
 }
 
+TEST(Loops, LayersWithinBatchesAreTheLoops) {
+  Builder b;
+  Values batches, weights, gradients(8), last;
+  for (int i = 0; i < 3; ++i) batches.push_back(b.param(kMatrix));
+  for (int i = 0; i < 8; ++i) weights.push_back(b.param(kMatrix));
+  for (Value x : batches) {
+    Values inputs;
+    for (const Value& w : weights) {
+      inputs.push_back(x);
+      x = x + hlo::tanh(matmul(x, w));
+    }
+    for (int i = 8; i-- > 0;) {
+      const Value g = matmul(hlo::transpose(inputs[i], {1, 0}), x);
+      gradients[i] = gradients[i] ? gradients[i] + g : g;
+      x = hlo::tanh(matmul(x, weights[i])) - x;
+    }
+    last.push_back(x);
+  }
+  last.insert(last.end(), gradients.begin(), gradients.end());
+  const auto made = compare(b.finish(last), {.turns = 3, .saved = 10});
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->loops.size(), 6);
+  for (const Looped::Loop& loop : made->loops) EXPECT_EQ(loop.turns, 8);
+  EXPECT_EQ(made->params.size(), 4);
+  EXPECT_EQ(made->results.size(), 4);
+}
+
 TEST(Loops, WhatTheTurnsShareAndHandOnInOtherWays) {
   Builder b;
   Value x = b.param(kMatrix), y = b.param(kMatrix);
