@@ -19,6 +19,7 @@ import json
 import os
 import re
 import runpy
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +28,10 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
-from torch_tpu import _C, _hlo, _page, _progress
+from torch_tpu import _C, _group, _hlo, _page, _progress
 
 
 @dataclass(frozen=True)
@@ -41,28 +43,54 @@ class Chip:
     bandwidth: float  # of its HBM, bytes per second
     hbm: int  # bytes
     cores: int  # devices that it is to the compiler
+    links: float  # to its neighbours, bytes per second, out of the chip
 
 
 # cloud.google.com/tpu/docs: "System architecture", one page a generation.
 CHIPS = {
-    "v4": Chip("TPU v4", 275e12, 1.228e12, 32 << 30, 1),
-    "v5e": Chip("TPU v5e", 197e12, 0.819e12, 16 << 30, 1),
-    "v5p": Chip("TPU v5p", 459e12, 2.765e12, 95 << 30, 1),
-    "v6e": Chip("TPU v6e", 918e12, 1.640e12, 32 << 30, 1),
-    "tpu7x": Chip("TPU7x", 2307e12, 7.38e12, 192 << 30, 2),
+    "v4": Chip("TPU v4", 275e12, 1.228e12, 32 << 30, 1, 300e9),
+    "v5e": Chip("TPU v5e", 197e12, 0.819e12, 16 << 30, 1, 200e9),
+    "v5p": Chip("TPU v5p", 459e12, 2.765e12, 95 << 30, 1, 600e9),
+    "v6e": Chip("TPU v6e", 918e12, 1.640e12, 32 << 30, 1, 400e9),
+    "tpu7x": Chip("TPU7x", 2307e12, 7.38e12, 192 << 30, 2, 600e9),
 }
 
 
 @contextlib.contextmanager
-def abstract() -> Iterator[None]:
+def abstract(
+    topology: str | None = None, *, devices: int | None = None, rank: int = 0
+) -> Iterator[None]:
     """Within it nothing runs on device "tpu" and its tensors take no memory: a new tensor has a shape,
     a dtype and strides. Reading a value (`.item()`, printing, a copy to the CPU) raises RuntimeError.
-    Tensors that had values before keep them, unless they are written to. Holds for all threads."""
-    _C._begin_abstract()
+    Tensors that had values before keep them, unless they are written to. Holds for all threads.
+
+    topology: the program is one of many devices: this process is device `rank` of `devices` (all that the
+    topology has), as if a launcher had started it. `torch.distributed` is set up so that
+    `init_device_mesh("tpu", ...)`, `fully_shard`, DTensor and collectives work; a call of
+    `init_process_group` is allowed and does nothing. Raises RuntimeError where there is a process group.
+    """
+    with contextlib.ExitStack() as stack:
+        _C._begin_abstract()
+        stack.callback(_C._end_abstract)
+        if topology is not None or devices is not None:
+            count = devices or _C._describe_topology(topology)["devices"]
+            stack.enter_context(_group.world(count, rank))
+            stack.enter_context(_within(topology))
+        yield
+
+
+_topologies: list[str] = []  # of the abstract() that we are in, innermost last
+
+
+@contextlib.contextmanager
+def _within(topology: str | None) -> Iterator[None]:
+    if topology is not None:
+        _topologies.append(topology)
     try:
         yield
     finally:
-        _C._end_abstract()
+        if topology is not None:
+            _topologies.pop()
 
 
 def load(path: str | os.PathLike) -> tuple[Callable, Sequence[Any]]:
@@ -94,6 +122,17 @@ class Buffer:
 
 
 @dataclass
+class Collective:
+    """Calls of one kind of collective in groups of one size."""
+
+    kind: str  # as StableHLO calls it
+    group: int  # devices in each; 0: a permutation of all
+    calls: int
+    bytes: int  # that a device sends at the least, in all calls
+    link: str = "ICI"  # the devices of a topology are one slice
+
+
+@dataclass
 class Report:
     """What `compile` found. Sizes in bytes, of one device; times in seconds, all estimates."""
 
@@ -114,6 +153,10 @@ class Report:
     largest: list[Buffer]
     fingerprint: str
     platform_version: str
+    collectives: list[Collective]
+    replicas: int  # devices that the program is compiled for; 1: it runs on each by itself
+    trace_seconds: float  # the function's own Python code, and writing its program down
+    compiler_memory: dict[str, int]  # the compiler's own account, where it made an executable
     stablehlo: str = field(repr=False)
     optimized: str = field(repr=False)  # HLO as text
     executable: bytes = field(repr=False)  # loads where this libtpu drives such chips
@@ -132,11 +175,15 @@ class Report:
         """Roofline: how long each resource is busy at least."""
         if self.chip is None:
             return {}
-        return {
-            "arithmetic (bfloat16 peak)": self.flops / (self.chip.flops / self.chip.cores),
-            "memory": (self.traffic or self.bytes_accessed)
-            / (self.chip.bandwidth / self.chip.cores),
+        cores = self.chip.cores
+        bounds = {
+            "arithmetic (bfloat16 peak)": self.flops / (self.chip.flops / cores),
+            "memory": (self.traffic or self.bytes_accessed) / (self.chip.bandwidth / cores),
         }
+        if self.collectives:
+            sent = sum(c.bytes for c in self.collectives)
+            bounds["links between chips"] = sent / (self.chip.links / cores)
+        return bounds
 
     @property
     def seconds(self) -> float | None:
@@ -177,8 +224,12 @@ class Report:
                 **{f"roofline, {name}": value for name, value in self.bounds.items()},
             },
             "model_flops_utilization": self.utilization,
+            "trace_seconds": self.trace_seconds,
             "compile_seconds": self.compile_seconds,
             "loops": self.loops,
+            "compiler_memory": self.compiler_memory,
+            "collectives": [vars(c) for c in self.collectives],
+            "replicas": self.replicas,
             "largest": [vars(b) for b in self.largest],
             "fingerprint": self.fingerprint,
             "platform_version": self.platform_version,
@@ -207,13 +258,19 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "bytes from and to HBM", amount(report.traffic, "B")
     if report.traffic:
         yield "arithmetic intensity", f"{report.flops / report.traffic:.1f} flop/B"
+    for c in report.collectives:
+        group = f" in groups of {c.group}" if c.group else ""
+        yield f"{c.kind}{group}", f"{c.calls} calls, {amount(c.bytes, 'B')} sent by {c.link}"
     if report.compiler_seconds:
         yield "time, the compiler's estimate", amount(report.compiler_seconds, "s")
     for name, value in report.bounds.items():
         yield f"time, roofline estimate: {name}", amount(value, "s")
     if report.utilization is not None:
         yield "model flops utilization, estimate", f"{report.utilization:.1%}"
-    yield "compiled in", f"{report.compile_seconds:.1f} s, {report.calls} operators"
+    yield (
+        "compiled in",
+        f"{report.compile_seconds:.1f} s, after {report.trace_seconds:.1f} s for {report.calls} operators",
+    )
     if report.loops:
         loops = ", ".join(f"{turns} turns of {size} instructions" for turns, size in report.loops)
         yield "loops", loops
@@ -315,29 +372,57 @@ def _state() -> tuple[dict[int, str], list[torch.Tensor]]:
             tensors.append(thing)
         elif issubclass(kind, torch.optim.Optimizer):
             optimizers.append(thing)
-    tensors = [t for t in tensors if _plain(t)]
     roles: dict[int, str] = {}
+
+    def name(tensor: torch.Tensor, role: str) -> None:
+        for t in _plain(tensor):
+            roles[_C._value_identity(t)] = role
+
     for t in tensors:
-        roles.setdefault(_C._value_identity(t), "other state")
+        if not isinstance(t, torch.nn.Parameter):
+            name(t, "other state")
     for t in tensors:
         if isinstance(t, torch.nn.Parameter):
-            roles[_C._value_identity(t)] = "parameters"
-            if t.grad is not None and _plain(t.grad):
-                roles[_C._value_identity(t.grad)] = "gradients"
+            name(t, "parameters")
+            if t.grad is not None:
+                name(t.grad, "gradients")
     for optimizer in optimizers:
         for t in pytree.tree_leaves([list(s.values()) for s in optimizer.state.values()]):
-            if isinstance(t, torch.Tensor) and _plain(t):
-                roles[_C._value_identity(t)] = "optimizer state"
+            if isinstance(t, torch.Tensor):
+                name(t, "optimizer state")
     return roles, tensors
 
 
-def _plain(tensor: torch.Tensor) -> bool:
-    return (
+def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of the device that it consists of: itself, or what a DTensor has here."""
+    if is_traceable_wrapper_subclass(tensor):
+        parts = [getattr(tensor, part) for part in tensor.__tensor_flatten__()[0]]
+        return [t for part in parts if isinstance(part, torch.Tensor) for t in _plain(part)]
+    plain = (
         tensor.device.type == "tpu"
         and tensor.layout == torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     )
+    return [tensor] if plain else []
+
+
+class _LocalFlops(FlopCounterMode):
+    """Counts what this device does: a DTensor's operators, which it takes for those of all devices
+    together, are looked at as the operators on its parts."""
+
+    class _Mode(_FlopCounterMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if any(hasattr(t, "__tensor_flatten__") for t in types):
+                return NotImplemented
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def __enter__(self):
+        self.flop_counts.clear()
+        self.mod_tracker.__enter__()
+        self.mode = self._Mode(self)
+        self.mode.__enter__()
+        return self
 
 
 @dataclass
@@ -348,20 +433,22 @@ class _Trace:
     calls: int
     loops: list[tuple[int, int]]
     largest: list[Buffer]
+    collectives: list[Collective]
 
 
 def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int, loops: int) -> _Trace:
     for _ in range(warm_up):  # makes what a first step makes, such as the state of an optimizer
         function(*args, **kwargs)
     roles, tensors = _state()
-    for t in pytree.tree_leaves((args, kwargs)):
-        if isinstance(t, torch.Tensor) and _plain(t):
+    _group.check_even(tensors)
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        for t in _plain(leaf) if isinstance(leaf, torch.Tensor) else ():
             roles[_C._value_identity(t)] = "inputs"
-    with_values = [t for t in tensors if _C._has_value(t)]
+    with_values = [t for t in tensors if any(p is t for p in _plain(t)) and _C._has_value(t)]
     identities = [_C._value_identity(t) for t in with_values]
     held = [(t, _C._hold_value(t)) for t in with_values]
     _C._begin_step()
-    counter = FlopCounterMode(display=False)
+    counter = _LocalFlops(display=False)
     try:
         with counter:
             result = function(*args, **kwargs)
@@ -371,8 +458,8 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int, loops: i
             _C._restore_value(t, value)
         raise
     after, _ = _state()
-    for t in pytree.tree_leaves(result):
-        if isinstance(t, torch.Tensor) and _plain(t):
+    for leaf in pytree.tree_leaves(result):
+        for t in _plain(leaf) if isinstance(leaf, torch.Tensor) else ():
             after[_C._value_identity(t)] = "results"
     step = _C._end_abstract_step(identities, loops)
     for t, value in held:
@@ -397,6 +484,7 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int, loops: i
         step["calls"],
         step["loops"],
         largest,
+        [Collective(*c) for c in step["collectives"]],
     )
 
 
@@ -444,7 +532,7 @@ def compile(
     inputs: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    topology: str = "v6e:1x1x1",
+    topology: str | None = None,
     warm_up: int = 1,
     loops: bool | None = None,
     progress: bool = False,
@@ -456,27 +544,39 @@ def compile(
     be on any device ("meta" too): only their shapes, dtypes and strides count. First `warm_up` times
     without being looked at, as a first step makes the optimizer's state. Tensors that it writes to keep
     their values. topology: as libtpu spells it: "v4:2x2x1", "v5e:1x1x1", "v5p:2x2x1", "v6e:1x1x1",
-    "tpu7x:1x1x1"; a program of one device runs on each.
+    "tpu7x:1x1x1"; by default that of the `abstract(topology)` that we are in, or else "v6e:1x1x1". A program
+    without collectives is one of one device, and runs on each. One with collectives is compiled for all
+    devices of the topology, rank i on the i-th in libtpu's order.
 
     loops: equal layers become one loop, which is compiled once: its program has the weights (and gradients,
     and optimizer state) of such layers stacked along a new first dimension. None: where the program would be
     long without. progress: a line on stderr every half a minute; on a terminal there is always one.
 
     Raises RuntimeError where the function reads a value, or needs libtpu that is not installed; ValueError
-    if it does nothing on the device; and what the compiler says, if it refuses the program. A program that is
-    too large for the chip's memory is no error: the report says so, and which values are the largest.
+    if it does nothing on the device, has collectives among another number of devices, or is not the same on
+    all of them; and what the compiler says, if it refuses the program. A program that is too large for the
+    chip's memory is no error: the report says so, and which values are the largest.
     """
     name = getattr(function, "__name__", None) or type(function).__name__
+    topology = topology or (_topologies[-1] if _topologies else "v6e:1x1x1")
     with abstract():
         args, named = pytree.tree_map(_placeholder, (tuple(inputs), dict(kwargs or {})))
         worth = _LONG if loops is None else 0 if loops else -1
+        begin = time.perf_counter()
         with _progress.shown(f"{name}: tracing", progress):
             trace = _trace(function, args, named, warm_up, worth)
+        traced = time.perf_counter()
     where = _C._describe_topology(topology)
+    replicas = _group.size() if trace.collectives else 1
+    if replicas not in (1, where["devices"]):
+        raise ValueError(
+            f"aot.compile: the program has collectives among {replicas} devices, and {topology} has "
+            f"{where['devices']}; make it within aot.abstract(topology={topology!r})"
+        )
     refused = ""
     try:
         with _progress.shown(f"{name}: compiling for {topology}", progress):
-            made = _C._inspect_for_topology(trace.module, topology, True)
+            made = _C._inspect_for_topology(trace.module, topology, True, replicas)
     except torch.OutOfMemoryError as error:  # the compiler's word for a program that does not fit
         refused = str(error)
         made = _NOTHING
@@ -519,6 +619,10 @@ def compile(
         largest=largest,
         fingerprint=made["fingerprint"].hex(),
         platform_version=where["platform_version"],
+        collectives=trace.collectives,
+        replicas=replicas,
+        trace_seconds=traced - begin,
+        compiler_memory=dict(told),
         stablehlo=trace.module,
         optimized=optimized,
         executable=made["serialized"],

@@ -159,12 +159,13 @@ def compile_ahead(args) -> int:
     """Compiles what a script's `build()` returns for each topology; 1 if one refuses it or is too small."""
     from torch_tpu import aot
 
-    step, inputs = aot.load(args.script)
     failed = 0
     for topology in args.topology.split(","):
         print(f"{args.script.name}: compiling for {topology} ...", file=sys.stderr, flush=True)
         try:
-            report = aot.compile(step, inputs, topology=topology, progress=True)
+            with aot.abstract(topology):
+                step, inputs = aot.load(args.script)
+                report = aot.compile(step, inputs, progress=True)
         except RuntimeError as error:
             print(f"torch-tpu: {topology}: {error}", file=sys.stderr)
             failed = 1

@@ -83,19 +83,29 @@ Attributes& Attributes::bools(std::string_view name, const std::vector<bool>& va
   return *this;
 }
 
-Attributes& Attributes::padding(const Dims& low, const Dims& high) {
-  begin("padding") += "dense<";
-  if (!low.empty()) text_ += '[';
-  for (size_t i = 0; i < low.size(); ++i) {
+Attributes& Attributes::table(std::string_view name, std::span<const Dims> rows) {
+  begin(name) += "dense<";
+  if (!rows.empty()) text_ += '[';
+  for (size_t i = 0; i < rows.size(); ++i) {
     if (i > 0) text_ += ", ";
-    const int64_t pair[] = {low[i], high[i]};
-    text_ += list_text(pair);
+    text_ += '[';
+    append_list(text_, rows[i]);
+    text_ += ']';
   }
-  if (!low.empty()) text_ += ']';
+  if (!rows.empty()) text_ += ']';
   text_ += "> : tensor<";
-  append_int(text_, low.size());
-  text_ += "x2xi64>";
+  append_int(text_, rows.size());
+  text_ += 'x';
+  append_int(text_, rows.empty() ? 0 : rows[0].size());
+  text_ += "xi64>";
   return *this;
+}
+
+Attributes& Attributes::padding(const Dims& low, const Dims& high) {
+  std::vector<Dims> rows;
+  for (size_t i = 0; i < low.size(); ++i) rows.push_back({low[i], high[i]});
+  if (!rows.empty()) return table("padding", rows);
+  return raw("padding", "dense<> : tensor<0x2xi64>");
 }
 
 Attributes& Attributes::enumeration(std::string_view name, std::string_view kind,

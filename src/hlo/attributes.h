@@ -30,6 +30,8 @@ class Attributes {
   Attributes& boolean(std::string_view name, bool value);
   Attributes& ints(std::string_view name, std::span<const int64_t> values);  // array<i64: ...>
   Attributes& bools(std::string_view name, const std::vector<bool>& values);
+  // dense<[[...], ...]> : tensor<RxCxi64>, of rows of one length.
+  Attributes& table(std::string_view name, std::span<const Dims> rows);
   // dense<[[low, high], ...]> : tensor<Nx2xi64>
   Attributes& padding(const Dims& low, const Dims& high);
   Attributes& enumeration(std::string_view name, std::string_view kind, std::string_view value);

@@ -32,7 +32,7 @@ void sweep(std::vector<Instr>& body, std::vector<char>& live) {
 // Regions that XLA wants self-contained: all they may use from outside are constants.
 bool is_closed(std::string_view op) {
   return op == "stablehlo.reduce" || op == "stablehlo.reduce_window" || op == "stablehlo.scatter" ||
-         op == "stablehlo.sort";
+         op == "stablehlo.sort" || op == "stablehlo.all_reduce" || op == "stablehlo.reduce_scatter";
 }
 
 // Rewrites value ids through a table; -1 in the table means "not defined here".
@@ -54,7 +54,7 @@ struct Renumber {
       id = table[id];
       if (id < outside && !constant[id]) {
         fail(op,
-             "inside the region of a reduce, reduce_window, scatter or sort, uses a value from "
+             "inside the region of a reduction, scatter or sort, uses a value from "
              "outside that is not a constant; make it an operand");
       }
     }

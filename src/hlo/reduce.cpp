@@ -73,6 +73,11 @@ Region combiner(const char* op, std::span<const Value> xs, const Combine& fn) {
 
 }  // namespace
 
+Region reduce_region(Builder& b, DType dtype, Reduce how) {
+  return b.region({{dtype, {}}, {dtype, {}}},
+                  [&](const Values& v) { return Values{combine(v[0], v[1], how)}; });
+}
+
 Value reduce_identity(Builder& b, DType dtype, Reduce how) {
   switch (on_type(dtype, how)) {
     case Reduce::Add:

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 - Binds ahead-of-time compilation: steps without values, and programs for TPUs elsewhere.
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <numeric>
 
+#include "src/dist/abstract_group.h"
 #include "src/pjrt/plugin.h"
 #include "src/pjrt/topology.h"
 #include "src/python/compiled_facts.h"
@@ -59,15 +62,23 @@ py::dict describe(const std::string& name) {
   return d;
 }
 
-py::dict compile(const std::string& text, const std::string& name, bool serialize) {
+// One program for that many devices: the first ones, in the topology's order.
+py::dict compile(const std::string& text, const std::string& name, bool serialize,
+                 int64_t replicas) {
   CompiledFacts facts;
   std::string bytes, fingerprint;
   {
     py::gil_scoped_release release;
     tensor::guard([&] {
       const pjrt::Topology& t = topology(name);
+      pjrt::CompileOptions options;
+      if (replicas > 1) {
+        options.num_replicas = replicas;
+        options.device_ids.resize(static_cast<size_t>(replicas));
+        std::iota(options.device_ids.begin(), options.device_ids.end(), 0);
+      }
       const auto begin = std::chrono::steady_clock::now();
-      const pjrt::CompiledProgram program = t.compile(text);
+      const pjrt::CompiledProgram program = t.compile(text, options);
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
       facts = facts_of(program, seconds.count());
       fingerprint = program.fingerprint();
@@ -80,6 +91,44 @@ py::dict compile(const std::string& text, const std::string& name, bool serializ
   return d;
 }
 
+// Runs a program on that many devices of a CPU client of its own. inputs: for each a list of
+// contiguous tensors on the CPU. Results are the bytes of each output.
+std::vector<std::vector<at::Tensor>> run_replicas(
+    const std::string& text, const std::vector<std::vector<at::Tensor>>& inputs) {
+  py::gil_scoped_release release;
+  return tensor::guard([&] {
+    pjrt::ClientOptions client_options;
+    client_options.cpu_device_count = static_cast<int>(inputs.size());
+    const auto client = pjrt::Client::create(Runtime::instance().client().plugin(), client_options);
+    TORCH_CHECK(client->is_cpu(), "run_replicas: the device's plugin is not XLA's for the CPU");
+    pjrt::CompileOptions options;
+    options.num_replicas = static_cast<int64_t>(inputs.size());
+    const pjrt::Executable program = client->compile(text, options);
+    std::vector<pjrt::Buffer> owned;
+    std::vector<std::vector<PJRT_Buffer*>> arguments(inputs.size()), results(inputs.size());
+    const std::vector<PJRT_Device*> devices = program.devices();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (const at::Tensor& t : inputs[i]) {
+        const int type = run::pjrt_type(tensor::dtype_of(t.scalar_type()));
+        owned.push_back(client->from_host(t.const_data_ptr(), type, t.sizes(), devices[i]));
+        arguments[i].push_back(owned.back().raw());
+      }
+    }
+    program.execute_sharded(arguments, {}, results);
+    std::vector<std::vector<at::Tensor>> out(inputs.size());
+    for (size_t i = 0; i < results.size(); ++i) {
+      for (size_t k = 0; k < results[i].size(); ++k) {
+        const pjrt::Buffer buffer(client->api(), results[i][k]);
+        at::Tensor t = at::empty({static_cast<int64_t>(buffer.host_nbytes())},
+                                 at::TensorOptions().dtype(at::kByte));
+        buffer.to_host(t.data_ptr(), buffer.host_nbytes());
+        out[i].push_back(std::move(t));
+      }
+    }
+    return out;
+  });
+}
+
 py::list types_of(const std::vector<ArrayPtr>& arrays) {
   py::list list;
   for (const ArrayPtr& a : arrays)
@@ -90,9 +139,10 @@ py::list types_of(const std::vector<ArrayPtr>& arrays) {
 
 // The step's program as a TPU gets it, its inputs and outputs as (identity, dtype, sizes), which
 // output takes the memory of each input (or -1), and the largest values that its calls make as
-// (bytes, type, operator, line). held: identities of inputs that a _HeldValue holds. turns: equal
-// parts of the program, from so many on, become loops; 0: none do. "arguments" and "results" are
-// what the module has of the inputs and outputs: numbers of several where they are stacked.
+// (bytes, type, operator, line); and its collectives as (kind, devices in a group, calls, bytes
+// that each device sends at the least). held: identities of inputs that a _HeldValue holds. turns:
+// equal parts of the program, from so many on, become loops; 0: none do. "arguments" and "results"
+// are what the module has of the inputs and outputs: numbers of several where they are stacked.
 // "loops": turns and instructions of each.
 py::dict end_step(const std::vector<uintptr_t>& held, int32_t loops) {
   Runtime::AbstractStep step;
@@ -137,6 +187,25 @@ py::dict end_step(const std::vector<uintptr_t>& held, int32_t loops) {
                                   made[i].node->record->op,
                                   made[i].node->line != nullptr ? *made[i].node->line : ""));
   d["largest"] = largest;
+  py::list scalars;
+  for (const run::ScalarPack& p : step.program->packs()) {
+    std::vector<int64_t> words;
+    for (const uint32_t i : p.scalars) words.push_back(static_cast<int64_t>(step.scalars[i]));
+    scalars.append(py::make_tuple(tensor::scalar_type_of(p.dtype), words));
+  }
+  d["scalars"] = scalars;
+  std::map<std::pair<std::string, int64_t>, std::pair<int64_t, int64_t>> exchanges;
+  for (const run::ProgramNode& node : step.program->nodes()) {
+    for (const hlo::Exchange& e : hlo::exchanges(node.record->function)) {
+      auto& [calls, bytes] = exchanges[{e.kind, e.group_size}];
+      ++calls;
+      bytes += e.bytes;
+    }
+  }
+  py::list collectives;
+  for (const auto& [what, sum] : exchanges)
+    collectives.append(py::make_tuple(what.first, what.second, sum.first, sum.second));
+  d["collectives"] = collectives;
   return d;
 }
 
@@ -174,14 +243,23 @@ void bind_aot(py::module_& m) {
     py::gil_scoped_release release;
     return tensor::guard([&] { return reinterpret_cast<uintptr_t>(tensor::base_of(t).get()); });
   });
+  // (rank in the group, the group's ranks, how many devices there are, the backend for CPU tensors)
+  // -> a c10d backend.
+  m.def("_abstract_group", [](int rank, const std::vector<int64_t>& ranks, int64_t world,
+                              c10::intrusive_ptr<c10d::Backend> host) {
+    return c10::intrusive_ptr<c10d::Backend>(
+        c10::make_intrusive<dist::AbstractGroup>(rank, ranks, world, std::move(host)));
+  });
+  m.def("_run_replicas", &run_replicas);
   m.def("_describe_topology", &describe);
-  // (StableHLO text, topology) and (the same, whether to serialize) -> dict; both raise what the
-  // compiler says.
+  // (StableHLO text, topology) and (the same, whether to serialize, replicas) -> dict; both raise
+  // what the compiler says.
   m.def("_compile_for_topology", [](const std::string& text, const std::string& name) {
     py::gil_scoped_release release;
     tensor::guard([&] { topology(name).compile(text); });
   });
-  m.def("_inspect_for_topology", &compile);
+  m.def("_inspect_for_topology", &compile, py::arg("text"), py::arg("topology"),
+        py::arg("serialize"), py::arg("replicas") = 1);
 }
 
 }  // namespace torch_tpu

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "src/dist/abstract_group.h"
 #include "src/pjrt/plugin.h"
 #include "src/run/runtime.h"
 #include "src/tensor/decompose.h"
@@ -121,6 +122,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "C++ part of torch_tpu; private.";
   tensor::register_operators();
   tensor::register_sparse_operators();
+  dist::register_functional_collectives();
   auto init_file = py::module_::import("torch").attr("__file__").cast<std::string>();
   torch_folder() = init_file.substr(0, init_file.rfind('/') + 1);
   tensor::set_line_source(&python_line);

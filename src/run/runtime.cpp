@@ -447,6 +447,7 @@ Runtime::AbstractStep Runtime::end_abstract_step(std::span<const Array* const> h
     step.program->keep(kept);
     for (int32_t i : live) step.outputs.push_back(window_results_[i]);
     std::swap(step.inputs, window_inputs_);
+    std::swap(step.scalars, window_scalars_);
   }
   clear_window();
   return step;

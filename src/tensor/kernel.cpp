@@ -54,6 +54,7 @@ OpKernel::OpKernel(const c10::FunctionSchema& schema, const graph::OpEntry* entr
         kind = Kind::Bool;
         break;
       case c10::TypeKind::StringType:
+      case c10::TypeKind::AnyType:  // a collective's group, for which its caller gives a text
         kind = Kind::Text;
         break;
       case c10::TypeKind::ScalarTypeType:

@@ -274,7 +274,13 @@ std::vector<at::Tensor> call_entry(const char* entry, std::vector<c10::IValue> a
                           std::make_move_iterator(args.end()));
   direct(entry, Variant::Functional).call(&stack);
   std::vector<at::Tensor> out;
-  for (c10::IValue& v : stack) out.push_back(v.toTensor());
+  for (c10::IValue& v : stack) {
+    if (!v.isTensorList()) {
+      out.push_back(v.toTensor());
+      continue;
+    }
+    for (const at::Tensor& t : v.toTensorVector()) out.push_back(t);
+  }
   return out;
 }
 
