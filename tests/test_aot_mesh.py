@@ -273,6 +273,10 @@ def test_libtpu_compiles_a_training_step_for_all_devices(topology):
     taken = told["arguments"] + told["outputs"] - told["reused arguments"]
     taken += told["temporaries"] + told["code"]
     assert report.total == pytest.approx(taken, rel=0.05)
+    # The products of all weights but the embedding's, three times; and both of attention.
+    weights = sum(p.numel() for p in model[1:].parameters() if p.ndim == 2)
+    assert report.model_flops == 6 * weights * 128 + 12 * 2 * 2 * 256 * 64**2
+    assert "test_aot_mesh.py" in report.stablehlo and "torch_tpu/" not in report.stablehlo
     kinds = {c.kind: c for c in report.collectives}
     assert kinds["all_gather"].group == kinds["reduce_scatter"].group == report.devices
     # Each device gets all parameters but its own, forward and backward (the root's once), and sends gradients.

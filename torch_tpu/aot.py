@@ -407,6 +407,24 @@ def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor] if plain else []
 
 
+def _attention_flops(query, key, value, *_, **__) -> int:
+    """Of both products, for all pairs of places, as model flops are usually counted."""
+    batch, heads, length, size = query
+    return 2 * batch * heads * length * key[-2] * (size + value[-1])
+
+
+def _attention_backward_flops(_, query, key, value, *__, **___) -> int:
+    return 2 * _attention_flops(query, key, value)
+
+
+_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable: _attention_flops,
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward: (
+        _attention_backward_flops
+    ),
+}
+
+
 class _LocalFlops(FlopCounterMode):
     """Counts what this device does: a DTensor's operators, which it takes for those of all devices
     together, are looked at as the operators on its parts."""
@@ -448,7 +466,7 @@ def _trace(function: Callable, args: tuple, kwargs: dict, warm_up: int, loops: i
     identities = [_C._value_identity(t) for t in with_values]
     held = [(t, _C._hold_value(t)) for t in with_values]
     _C._begin_step()
-    counter = _LocalFlops(display=False)
+    counter = _LocalFlops(display=False, custom_mapping=_ATTENTION)
     try:
         with counter:
             result = function(*args, **kwargs)

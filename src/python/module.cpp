@@ -5,7 +5,8 @@
 
 #include <frameobject.h>
 
-#include <cstring>
+#include <algorithm>
+#include <string_view>
 
 #include "src/dist/abstract_group.h"
 #include "src/pjrt/plugin.h"
@@ -27,21 +28,21 @@ void bind_aot(py::module_& m);      // aot_bindings.cpp
 
 namespace {
 
-// Where PyTorch's own Python files are, with a slash at the end.
-std::string& torch_folder() {
-  static auto* folder = new std::string;
-  return *folder;
+// Where PyTorch's and our own Python files are, with a slash at the end.
+std::vector<std::string>& own_folders() {
+  static auto* folders = new std::vector<std::string>;
+  return *folders;
 }
 
-bool inside_torch(PyCodeObject* code) {
-  const std::string& folder = torch_folder();
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0;
+bool is_own(PyCodeObject* code) {
+  const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
+  return std::any_of(own_folders().begin(), own_folders().end(),
+                     [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
-// Where in Python the running operator was called: "file.py:12", the innermost line that is not
-// PyTorch's own (a line of torch.nn.functional tells a user little). Strings are made once per
-// line.
+// Where in Python the running operator was called: "file.py:12", the innermost line that is
+// neither PyTorch's nor ours (a line of torch.nn.functional tells a user little). Strings are made
+// once per line.
 const std::string* python_line() {
   if (!Py_IsInitialized()) return nullptr;
   py::gil_scoped_acquire gil;
@@ -49,7 +50,7 @@ const std::string* python_line() {
   if (frame == nullptr) return nullptr;
   Py_INCREF(frame);
   PyCodeObject* code = PyFrame_GetCode(frame);
-  while (inside_torch(code)) {
+  while (is_own(code)) {
     PyFrameObject* caller = PyFrame_GetBack(frame);
     if (caller == nullptr) break;
     Py_DECREF(frame);
@@ -123,8 +124,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   tensor::register_operators();
   tensor::register_sparse_operators();
   dist::register_functional_collectives();
-  auto init_file = py::module_::import("torch").attr("__file__").cast<std::string>();
-  torch_folder() = init_file.substr(0, init_file.rfind('/') + 1);
+  for (const py::object& file : {py::module_::import("torch").attr("__file__"),
+                                 py::module_::import("torch_tpu._loader").attr("__file__")}) {
+    const auto path = file.cast<std::string>();
+    own_folders().push_back(path.substr(0, path.rfind('/') + 1));
+  }
   tensor::set_line_source(&python_line);
   tensor::set_gil_hooks(
       []() -> void* {
