@@ -52,6 +52,8 @@ Dims ints(std::string_view attributes, std::string_view name);  // array<i64: 1,
 // alone.
 bool is_pointwise(std::string_view op);
 
+// What combines two 0-dim values.
+Region reduce_region(Builder& b, DType dtype, Reduce how);
 // Throws BuildError "op: problem".
 [[noreturn]] void fail(std::string_view op, const std::string& problem);
 // The builder of a value; throws when the value is empty.

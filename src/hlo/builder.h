@@ -6,7 +6,6 @@
 // put together into a module.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -104,7 +103,7 @@ class Builder {
   Value append1(std::string name, std::span<const Value> operands, std::string attributes,
                 Type result);
   // Builds a region: fn gets the region's arguments and returns its results. Regions of while and
-  // if may use values of the enclosing function; those of reductions, scatter and sort
+  // if may use values of the enclosing function; those of reduce, reduce_window, scatter and sort
   // only its constants (XLA's rule; finish() checks it).
   Region region(const std::vector<Type>& args, const std::function<Values(const Values&)>& fn);
   // Inlines another function; returns its results.
@@ -290,34 +289,8 @@ Value reduce_window(const Value& x, const Value& init, const Window& window, Red
 Values reduce_window_general(std::span<const Value> xs, std::span<const Value> inits,
                              const Window& window,
                              const std::function<Values(const Values&, const Values&)>& fn);
-// What combines two 0-dim values.
-Region reduce_region(Builder& b, DType dtype, Reduce how);
 // Identity element of a reduction for a type, 0-dim.
 Value reduce_identity(Builder& b, DType dtype, Reduce how);
-
-// ---- collectives -------------------------------------------------------------------------------
-// Between the replicas of a program. Groups partition all replicas and are equally large; a
-// device's place in its group is its position there.
-using Groups = std::vector<Dims>;
-Value all_reduce(const Value& x, const Groups& groups, Reduce how);
-// Concatenates the group's values along dim.
-Value all_gather(const Value& x, int64_t dim, const Groups& groups);
-// The reduced value's part along dim that belongs to the device's place; dim is a multiple of the
-// group's size.
-Value reduce_scatter(const Value& x, int64_t dim, const Groups& groups, Reduce how);
-// Part i of x along split_dim goes to place i; what comes is concatenated along concat_dim.
-Value all_to_all(const Value& x, int64_t split_dim, int64_t concat_dim, const Groups& groups);
-// What the replica at the same position among the sources gives; zeros elsewhere.
-Value collective_permute(const Value& x, const Dims& sources, const Dims& targets);
-Value replica_id(Builder& b);  // 0-dim U32
-// The collectives of a function.
-struct Exchange {
-  std::string kind;        // "all_gather"
-  int64_t group_size = 1;  // 0 where there are no groups
-  int64_t bytes = 0;       // that each device sends at the least
-  auto operator<=>(const Exchange&) const = default;
-};
-std::vector<Exchange> exchanges(const Function& fn);
 
 // ---- contractions ------------------------------------------------------------------------------
 // Precision as PyTorch's float32 matmul precision means it: highest is the default everywhere.

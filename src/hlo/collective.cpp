@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0 - Collectives between the replicas of a program.
+// SPDX-License-Identifier: Apache-2.0 - Collectives between the replicas of a program: their builders.
+#include "src/hlo/collective.h"
+
 #include <algorithm>
 #include <string_view>
 
 #include "src/hlo/attributes.h"
-#include "src/hlo/builder.h"
 
 namespace torch_tpu::hlo {
 namespace {

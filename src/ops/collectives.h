@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/hlo/builder.h"
+#include "src/hlo/collective.h"
 
 namespace torch_tpu::ops {
 

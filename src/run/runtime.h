@@ -101,7 +101,6 @@ class Runtime {
   struct AbstractStep {
     std::shared_ptr<Program> program;
     std::vector<ArrayPtr> inputs, outputs;
-    std::vector<uint64_t> scalars;
   };
   AbstractStep end_abstract_step(std::span<const Array* const> held);
 
