@@ -174,9 +174,10 @@ def build():
                 layer.mlp.experts,
                 mesh=rest,
                 mp_policy=policy,
-                shard_placement_fn=lambda p: Shard(1),
+                shard_placement_fn=lambda p: Shard(p.shape.index(c.width)),
             )
             layer.mlp.experts.set_gradient_divide_factor(world)
+            layer.mlp.experts.set_force_sum_reduction_for_comms(True)
         mesh = mesh["replicas", "dense"] if world > 512 else dense
     else:
         mesh = init_device_mesh("tpu", (world,))
