@@ -77,7 +77,7 @@ def _share(rows) -> dict:
         "loose": states["loose"],
         "percent": round(100 * states["ok"] / total, 2) if total else None,
         # The fewest that a row's operator was asked for; 0: all.
-        "limit": min((r["limit"] for r in rows if r["limit"]), default=0),
+        "limit": min((r["limit"] for r in rows if r["limit"] and state(r) != "none"), default=0),
     }
 
 

@@ -67,7 +67,11 @@ TOLERANCES: dict[tuple[str, str, str], tuple[float, float, str]] = {
     ("linalg.eig", "float32", "gradgrad"): (2e-5, 3e-5, "Divides by differences of eigenvalues."),
     ("linalg.householder_product", "float32", "backward"): (1e-4, 0, _ORDER),
     ("linalg.householder_product", "float32", "forward_ad"): (1e-3, 0, _ORDER),
-    ("linalg.householder_product", "float32", "gradgrad"): (1e-4, 0, _ORDER),
+    ("linalg.householder_product", "float32", "gradgrad"): (
+        2e-4,
+        0,
+        "Values of 700, of which CPU's own last four digits differ from float64's.",
+    ),
     ("linalg.lstsq", "float32", "backward"): (1e-4, 0, _SOLVE),
     ("linalg.lstsq", "float32", "gradgrad"): (1e-4, 1e-4, _SOLVE),
     ("linalg.lstsq.grad_oriented", "float32", "backward"): (1e-4, 0, _SOLVE),
