@@ -211,6 +211,15 @@ Region Builder::region(const std::vector<Type>& args,
   return region;
 }
 
+const Instr* Builder::source(const Value& x) const {
+  const std::vector<Instr>& body = open_.empty() ? body_ : *open_.back();
+  for (auto instr = body.rbegin(); instr != body.rend(); ++instr) {
+    const int32_t result = x.id() - instr->first_result;
+    if (result >= 0 && result < instr->result_count) return &*instr;
+  }
+  return nullptr;
+}
+
 Values Builder::inline_call(const Function& fn, std::span<const Value> args) {
   check_size("inline_call", "the argument list", args.size(), fn.params.size());
   Renumber renumber;

@@ -121,6 +121,10 @@ class Builder {
   // densely, and leaves the builder empty: its Values are no longer good for anything.
   Function finish(std::span<const Value> results);
 
+  // The instruction of the innermost open region that the value is a result of, or null. Valid
+  // until the next one is appended.
+  const Instr* source(const Value& x) const;
+
   // Stays valid while more instructions are appended.
   const Type& type(int32_t id) const { return types_[id]; }
 

@@ -42,6 +42,17 @@ TEST(Builder, DropsDeadInstructionsButNotParameters) {
   EXPECT_EQ(fn.results, std::vector<int32_t>{2});
 }
 
+TEST(Builder, TellsWhatMadeAValue) {
+  Builder b;
+  const Value x = b.param(kVector);
+  const Value y = tanh(x);
+  add(y, x);
+  ASSERT_NE(b.source(y), nullptr);
+  EXPECT_EQ(b.source(y)->name, "stablehlo.tanh");
+  EXPECT_EQ(b.source(y)->operands, std::vector<int32_t>{x.id()});
+  EXPECT_EQ(b.source(x), nullptr);
+}
+
 TEST(Builder, CapturedValuesAreAlive) {
   Builder b;
   const Value x = b.param({DType::F32, {}});

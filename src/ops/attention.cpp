@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/ops/contraction.h"
+#include "src/ops/host_kernels.h"
 #include "src/ops/pointwise.h"
 
 namespace torch_tpu::ops {
@@ -80,20 +81,19 @@ Value scale_of(Call& c, const Attention& a) {
   return hlo::scalar(c.builder(), a.compute, 1.0 / std::sqrt(size));
 }
 
-// The attention bias as [batch, group, queries, keys], additive; bool masks say what may be seen.
+// The attention bias, additive; bool masks say what may be seen.
+Value added_bias(Call& c, const Attention& a, const char* name) {
+  check_expands(c, c.meta(name).sizes, a.heads({a.queries, a.keys}));
+  if (c.dtype_of(name) != DType::Pred) return c.tensor(name, a.compute);
+  Value seen = c.tensor(name);
+  Value nothing = hlo::zeros(c.builder(), {a.compute, seen.dims()});
+  return hlo::select(seen, nothing, hlo::full_like(nothing, -INFINITY));
+}
+
+// The same as [batch, group, queries, keys].
 Value bias_of(Call& c, const Attention& a, const char* name) {
-  const TensorArg& bias = c.meta(name);
-  const Dims full = a.heads({a.queries, a.keys});
-  check_expands(c, bias.sizes, full);
-  Value x;
-  if (bias.dtype == DType::Pred) {
-    Value seen = c.tensor(name);
-    x = hlo::select(seen, hlo::zeros(c.builder(), {a.compute, seen.dims()}),
-                    hlo::full_like(hlo::zeros(c.builder(), {a.compute, seen.dims()}), -INFINITY));
-  } else {
-    x = c.tensor(name, a.compute);
-  }
-  return hlo::reshape(hlo::broadcast_to(x, full), a.scores());
+  Value x = added_bias(c, a, name);
+  return hlo::reshape(hlo::broadcast_to(x, a.heads({a.queries, a.keys})), a.scores());
 }
 
 // scale q k' + bias, -inf above the diagonal when causal (aligned at the first query and key).
@@ -121,6 +121,51 @@ Value weighted(Call& c, const Value& p, const Value& other, const Dims& lhs_batc
                   rhs_contract);
 }
 
+// ---- by the host's kernel -------------------------------------------------------------------
+
+// It goes over the keys once a query, and never writes the scores down.
+bool on_host(Call& c, const Attention& a) {
+  constexpr int64_t kLeastScores = 1 << 12;  // below, XLA's loops are as fast
+  return c.host_kernels() && c.dtype_of("query") == DType::F32 && a.rank() == 2 &&
+         hlo::element_count(a.scores()) >= kLeastScores && c.meta("query").sizes[3] > 0 &&
+         c.meta("query").sizes[3] == c.meta("value").sizes[3] && c.equals("dropout_p", 0);
+}
+bool backward_on_host(Call& c, const Attention& a) {
+  return on_host(c, a) && a.group == 1 && !c.has("attn_bias");
+}
+
+// The kernel takes [batch, heads, tokens, size] or, as most models have it in memory, with heads
+// and tokens exchanged: the query and what is like it, and the key and what is like that.
+struct HostOrder {
+  HostOrder(const Call& c, const char* name) {
+    const TensorArg& x = c.meta(name);
+    tokens_first = x.strides[2] > x.strides[1];
+  }
+  Value of(const Value& x) const { return tokens_first ? hlo::transpose(x, {0, 2, 1, 3}) : x; }
+  hlo::Type of(const hlo::Type& type) const {
+    const Dims& d = type.dims;
+    return tokens_first ? hlo::Type{type.dtype, {d[0], d[2], d[1], d[3]}} : type;
+  }
+  bool tokens_first;
+};
+
+// [batch or 1, heads or 1, queries, keys]
+Value host_bias(Call& c, const Attention& a) {
+  Value x = added_bias(c, a, "attn_bias");
+  Dims dims = x.dims();
+  dims.insert(dims.begin(), 4 - dims.size(), 1);
+  const Dims full = a.heads({a.queries, a.keys});
+  const Dims wanted = {dims[0], dims[1], full[2], full[3]};
+  return hlo::broadcast_to(hlo::reshape(x, dims), wanted);
+}
+
+HostAttributes host_attributes(Call& c, const HostOrder& queries, const HostOrder& keys) {
+  return HostAttributes()
+      .integer("query_tokens_first", queries.tokens_first)
+      .integer("key_tokens_first", keys.tokens_first)
+      .integer("causal", c.flag("is_causal"));
+}
+
 }  // namespace
 
 // softmax(scale q k' + bias) v. In place of a seed, the pair (philox_seed, philox_offset) carries
@@ -135,6 +180,22 @@ TPU_OP(
   hlo::Builder& b = c.builder();
   const DType dtype = c.dtype_of("query");
   const int64_t n = a.rank(), last = n + 2;
+  if (on_host(c, a)) {
+    const HostOrder queries(c, "query"), keys(c, "key");
+    Value q = c.tensor("query");
+    Values operands = {queries.of(q), keys.of(c.tensor("key")), keys.of(c.tensor("value"))};
+    if (c.has("attn_bias")) operands.push_back(host_bias(c, a));
+    operands.push_back(scale_of(c, a));
+    Values results =
+        host_call(c, "attention", operands, {queries.of(q.type()), {dtype, a.heads({a.queries})}},
+                  host_attributes(c, queries, keys));
+    results[0] = queries.of(results[0]);
+    results.resize(9);
+    results[6] = hlo::zeros(b, {DType::Pred, {0}});
+    results[7] = hlo::zeros(b, {DType::S64, {}});
+    results[8] = hlo::zeros(b, {dtype, {0}});
+    return results;
+  }
   Value v = c.tensor("value");
   Value s = scores(c, a, c.tensor("query"), c.tensor("key"), "attn_bias");
   Value highest = hlo::reduce(s, {last}, hlo::Reduce::Maximum, true);
@@ -181,6 +242,19 @@ TPU_OP(
   const int64_t n = a.rank(), last = n + 2;
   const Dims lead = a.leading();
   Value q = c.tensor("query"), k = c.tensor("key"), v = c.tensor("value");
+  if (backward_on_host(c, a)) {
+    const HostOrder queries(c, "query"), keys(c, "key");
+    Values results =
+        host_call(c, "attention_backward",
+                  {queries.of(c.tensor("grad_out", dtype)), queries.of(q), keys.of(k), keys.of(v),
+                   queries.of(c.tensor("out")), c.tensor("logsumexp"), scale_of(c, a)},
+                  {queries.of(q.type()), keys.of(k.type()), keys.of(v.type())},
+                  host_attributes(c, queries, keys));
+    results[0] = mask[0] ? queries.of(results[0]) : Value();
+    for (int64_t i : {1, 2}) results[i] = mask[i] ? keys.of(results[i]) : Value();
+    results.resize(4);
+    return results;
+  }
   Value grad = grouped(a, c.tensor("grad_out", dtype));
   Value lse = hlo::reshape(c.tensor("logsumexp", a.compute), a.with({a.group, a.queries, 1}));
   Value s = scores(c, a, q, k, "attn_bias");

@@ -3,6 +3,8 @@
 
 #include <numeric>
 
+#include "src/ops/host_kernels.h"
+
 namespace torch_tpu::ops {
 
 hlo::Precision contraction_precision(Call& c, DType dtype) {
@@ -24,10 +26,48 @@ bool is_row_by_rows(const Value& lhs, const Value& rhs, const Dims& lhs_batch,
          rhs_contract == Dims{rhs.rank() - 1};
 }
 
+// ---- by the host's kernel -------------------------------------------------------------------
+
+// (A vector by a matrix is left to XLA: it is as fast there, measured in a model that decodes.)
+bool on_host(const Call& c, const Value& lhs, const Value& rhs, const Dims& lhs_contract) {
+  constexpr int64_t kLeastProducts = 1 << 20;
+  if (!c.host_kernels() || lhs.dtype() != DType::F32 || lhs.rank() != 2 || rhs.rank() != 2 ||
+      lhs_contract.size() != 1 || lhs.elements() == 0)
+    return false;
+  const int64_t summed = lhs.dim(lhs_contract[0]);
+  const int64_t products = lhs.elements() / summed * rhs.elements();
+  return products >= kLeastProducts && lhs.elements() > summed && rhs.elements() > summed;
+}
+
+// A matrix as it lies in memory, and which of its dimensions is summed over.
+struct HostMatrix {
+  HostMatrix(Call& c, const Value& x, int64_t summed) : value(x), contracted(summed) {
+    for (const hlo::Instr* source = c.builder().source(value);
+         source != nullptr && source->name == "stablehlo.transpose";
+         source = c.builder().source(value)) {
+      value = Value(&c.builder(), source->operands[0]);
+      contracted = 1 - contracted;
+    }
+  }
+  int64_t rest() const { return value.dim(1 - contracted); }
+
+  Value value;
+  int64_t contracted;
+};
+
+Value host_product(Call& c, const HostMatrix& lhs, const HostMatrix& rhs) {
+  return host_call(c, "matmul", {lhs.value, rhs.value}, {{DType::F32, {lhs.rest(), rhs.rest()}}},
+                   HostAttributes()
+                       .integer("lhs_contracted", lhs.contracted)
+                       .integer("rhs_contracted", rhs.contracted))[0];
+}
+
 }  // namespace
 
 Value contract(Call& c, const Value& lhs, const Value& rhs, const Dims& lhs_batch,
                const Dims& rhs_batch, const Dims& lhs_contract, const Dims& rhs_contract) {
+  if (on_host(c, lhs, rhs, lhs_contract))
+    return host_product(c, {c, lhs, lhs_contract[0]}, {c, rhs, rhs_contract[0]});
   // XLA's CPU plugin would transpose the matrix at every run; the other way round it does not.
   if (c.platform() == Platform::Cpu &&
       is_row_by_rows(lhs, rhs, lhs_batch, lhs_contract, rhs_contract)) {

@@ -372,10 +372,32 @@ TPU_OP(
   return {hlo::reshape(hlo::convert(y, r.self.dtype()), r.sizes)};
 }
 
+namespace {
+
+// One row is a window, which compilers write in place: a scatter would copy a whole cache for each
+// new token. Without dimensions of size 1, as XLA would take them off for some readers of the
+// result, and then make the result twice.
+Value overwrite_row(const Rows& r, const Value& source) {
+  Dims sizes, row;
+  Values starts;
+  for (int64_t d = 0; d < r.self.rank(); ++d) {
+    if (d != r.dim && r.self.dim(d) == 1) continue;
+    sizes.push_back(r.self.dim(d));
+    row.push_back(source.dim(d));
+    starts.push_back(d == r.dim ? hlo::reshape(r.index, {})
+                                : hlo::scalar(r.self.builder(), r.index.dtype(), 0));
+  }
+  return hlo::dynamic_update_slice(hlo::reshape(r.self, sizes), hlo::reshape(source, row), starts);
+}
+
+}  // namespace
+
 // x with x[..., index[i], ...] = source[..., i, ...].
 TPU_OP("aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor") {
   Rows r = rows(c, Negative::Reject);
   Value source = source_rows(c, r, r.self.dtype());
+  if (r.index.elements() == 1 && source.elements() > 0)
+    return {hlo::reshape(overwrite_row(r, source), r.sizes)};
   return {hlo::reshape(scatter_rows(r.self, r.dim, r.index, source, overwrite), r.sizes)};
 }
 

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "src/pjrt/element_type.h"
 #include "src/pjrt/ffi.h"
@@ -230,11 +231,125 @@ void convolution_grad_weight(FfiCall& call) {
   for (int64_t i = 1; i < count; ++i) result.add_(sums[i]);
 }
 
+// ---- products -------------------------------------------------------------------------------
+
+// (a, b) -> their product over one dimension of each. Split over the longer side of the result,
+// into more parts than there are threads, as others may be at work beside this.
+void matmul(FfiCall& call) {
+  const bool a_first = call.int_attr("lhs_contracted").value() == 0;
+  const bool b_last = call.int_attr("rhs_contracted").value() == 1;
+  const FfiBuffer y = call.result(0);
+  const int64_t axis = y.dims[0] >= y.dims[1] ? 0 : 1;
+  const int64_t count = std::min(y.dims[axis], 2 * call.num_threads());
+  call.run_pieces(count, [&](int64_t i) {
+    use_one_thread();
+    const c10::InferenceMode no_autograd;
+    at::Tensor a = view(call.arg(0)), b = view(call.arg(1));
+    if (a_first) a = a.t();
+    if (b_last) b = b.t();
+    const Part part = part_of(y.dims[axis], i, count);
+    at::Tensor& split = axis == 0 ? a : b;
+    split = split.narrow(axis, part.begin, part.size);
+    at::Tensor out = view(y).narrow(axis, part.begin, part.size);
+    at::mm_out(out, a, b);
+  });
+}
+
+// ---- attention ------------------------------------------------------------------------------
+
+// Tensors of [batch, heads, tokens, size], in memory so or with heads and tokens exchanged. Split
+// over the batch, or over the key heads where the batch is small or several query heads share one.
+struct Attention {
+  Attention(const FfiCall& c, const FfiBuffer& query, const FfiBuffer& key)
+      : query_tokens_first(c.int_attr("query_tokens_first").value() != 0),
+        key_tokens_first(c.int_attr("key_tokens_first").value() != 0),
+        causal(c.int_attr("causal").value() != 0),
+        scale(*c.arg(c.num_args() - 1).as<float>()) {
+    constexpr int64_t kLeastPiece = 1 << 16;  // elements of the keys
+    const int64_t batch = key.dims[0], heads = key.dims[key_tokens_first ? 2 : 1];
+    group = query.dims[query_tokens_first ? 2 : 1] / heads;
+    const int64_t wanted = 2 * c.num_threads();  // others may be at work beside this
+    axis = group == 1 && batch >= wanted ? 0 : 1;
+    total = axis == 0 ? batch : heads;
+    const int64_t useful = static_cast<int64_t>(key.num_elements) / kLeastPiece;
+    count = group > 1 ? heads : std::clamp<int64_t>(std::min(wanted, useful), 1, total);
+  }
+
+  // A piece's part of an argument or a result: of the queries, of the keys and values, whose one
+  // head then stands for the group, or of what has numbers for queries in the order of the heads.
+  at::Tensor queries(const FfiBuffer& buffer, int64_t index) const {
+    const at::Tensor t = view(buffer);
+    return of_queries(query_tokens_first ? t.transpose(1, 2) : t, index);
+  }
+  at::Tensor keys(const FfiBuffer& buffer, int64_t index) const {
+    at::Tensor t = view(buffer);
+    if (key_tokens_first) t = t.transpose(1, 2);
+    const Part p = part_of(total, index, count);
+    t = t.narrow(axis, p.begin, p.size);
+    return group == 1 ? t : t.expand({t.size(0), group, t.size(2), t.size(3)});
+  }
+  at::Tensor rows(const FfiBuffer& buffer, int64_t index) const {
+    const at::Tensor t = view(buffer);
+    const int64_t whole = axis == 1 ? total * group : total;
+    return t.size(axis) == 1 && whole > 1 ? t : of_queries(t, index);  // 1: the same for all
+  }
+
+  bool query_tokens_first, key_tokens_first, causal;
+  float scale;
+  int64_t group, axis, total, count;
+
+ private:
+  at::Tensor of_queries(const at::Tensor& t, int64_t index) const {
+    const Part p = part_of(total, index, count);
+    const int64_t n = axis == 1 ? group : 1;
+    return t.narrow(axis, p.begin * n, p.size * n);
+  }
+};
+
+// (query, key, value[, bias], scale) -> (out, logsumexp).
+void attention(FfiCall& call) {
+  const Attention a(call, call.arg(0), call.arg(1));
+  call.run_pieces(a.count, [&](int64_t i) {
+    use_one_thread();
+    const c10::InferenceMode no_autograd;
+    std::optional<at::Tensor> bias;
+    if (call.num_args() == 5) bias = a.rows(call.arg(3), i);
+    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        a.queries(call.arg(0), i), a.keys(call.arg(1), i), a.keys(call.arg(2), i), 0.0, a.causal,
+        bias, a.scale);
+    a.queries(call.result(0), i).copy_(out);
+    at::Tensor sums = a.rows(call.result(1), i);
+    sums.copy_(logsumexp);
+    // PyTorch says 0 where a query sees no key.
+    constexpr double kNothing = -std::numeric_limits<double>::infinity();
+    if (bias) sums.masked_fill_(bias->amax(-1).eq(kNothing), kNothing);
+  });
+}
+
+// (grad_out, query, key, value, out, logsumexp, scale) -> the gradients of query, key and value.
+void attention_backward(FfiCall& call) {
+  const Attention a(call, call.arg(1), call.arg(2));
+  call.run_pieces(a.count, [&](int64_t i) {
+    use_one_thread();
+    const c10::InferenceMode no_autograd;
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        a.queries(call.arg(0), i), a.queries(call.arg(1), i), a.keys(call.arg(2), i),
+        a.keys(call.arg(3), i), a.queries(call.arg(4), i), a.rows(call.arg(5), i), 0.0, a.causal,
+        {}, a.scale);
+    a.queries(call.result(0), i).copy_(dq);
+    a.keys(call.result(1), i).copy_(dk);
+    a.keys(call.result(2), i).copy_(dv);
+  });
+}
+
 const bool registered = [] {
   run::Runtime::add_host_kernel("torch_tpu.convolution", convolution);
   run::Runtime::add_host_kernel("torch_tpu.convolution_by_columns", convolution_by_columns);
   run::Runtime::add_host_kernel("torch_tpu.convolution_grad_input", convolution_grad_input);
   run::Runtime::add_host_kernel("torch_tpu.convolution_grad_weight", convolution_grad_weight);
+  run::Runtime::add_host_kernel("torch_tpu.matmul", matmul);
+  run::Runtime::add_host_kernel("torch_tpu.attention", attention);
+  run::Runtime::add_host_kernel("torch_tpu.attention_backward", attention_backward);
   return true;
 }();
 

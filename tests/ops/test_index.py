@@ -218,3 +218,21 @@ def test_topk(dtype, largest):
         assert torch.equal(where.cpu(), places)
     with pytest.raises(RuntimeError, match="out of range"):
         x.to("tpu").topk(31)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 6, 3), (6,), (2, 1, 6, 1)])
+def test_index_copy_of_one_row(shape):
+    """What a key-value cache gets for each token: a write in place."""
+    dim = shape.index(6)
+    cache, row = (
+        torch.randn(shape),
+        torch.randn([1 if d == dim else n for d, n in enumerate(shape)]),
+    )
+    for place in (0, 3, 5):
+        index = torch.tensor([place])
+        expected = cache.index_copy(dim, index, row)
+        mine = cache.to("tpu")
+        mine.index_copy_(dim, index.to("tpu"), row.to("tpu"))
+        assert torch.equal(mine.cpu(), expected)
+    with pytest.raises(IndexError):
+        cache.to("tpu").index_copy_(dim, torch.tensor([6], device="tpu"), row.to("tpu")).cpu()

@@ -60,11 +60,11 @@ def test_grouped_mm(dtype):
     torch.testing.assert_close(actual, torch.stack([a @ b for a, b in pairs]).to(dtype))
 
 
-def attention_inputs(dtype=torch.float32, heads=2, key_heads=2, queries=5, keys=7):
+def attention_inputs(dtype=torch.float32, heads=2, key_heads=2, queries=5, keys=7, value_size=6):
     torch.manual_seed(0)
     q = torch.randn(2, heads, queries, 8, dtype=dtype)
     k = torch.randn(2, key_heads, keys, 8, dtype=dtype)
-    return q, k, torch.randn(2, key_heads, keys, 6, dtype=dtype)
+    return q, k, torch.randn(2, key_heads, keys, value_size, dtype=dtype)
 
 
 def attention(device, inputs, mask=None, **options):
@@ -101,6 +101,32 @@ def test_attention_causal_and_grouped():
             attention(DEVICE, inputs, **options), attention("cpu", inputs, **options), strict=True
         ):
             torch.testing.assert_close(mine, other, **allowed("layers"))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("heads", [2, 4])  # 4: two query heads share a key head
+@pytest.mark.parametrize("orders", ["heads", "tokens", "query", "keys"])
+def test_attention_in_any_order_of_heads_and_tokens(mask, heads, orders):
+    """In memory. Keys and values of one size: the CPU plugin has a kernel of its own for these."""
+
+    def laid_out(x, tokens_first):
+        return x.transpose(1, 2).contiguous().transpose(1, 2) if tokens_first else x
+
+    q, k, v = attention_inputs(heads=heads, value_size=8)
+    q, k, v = (x.repeat(1, 1, 12, 1) for x in (q, k, v))  # enough for that kernel
+    q = laid_out(q, orders in ("tokens", "query"))
+    k, v = (laid_out(x, orders in ("tokens", "keys")) for x in (k, v))
+    chosen = MASKS[mask]
+    if chosen is not None:
+        chosen = chosen.repeat(*[1] * (chosen.dim() - 2), 12, 12)
+        if mask == "heads" and heads == 4:
+            chosen = chosen.repeat(2, 1, 1)
+    for causal in (False, True) if chosen is None else (False,):
+        options = {"enable_gqa": heads != 2, "is_causal": causal}
+        expected = attention("cpu", (q, k, v), chosen, **options)
+        actual = attention(DEVICE, (q, k, v), chosen, **options)
+        for mine, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -184,3 +210,18 @@ def test_one_row_by_a_transposed_matrix():
     given = (row, weight, bias, query, keys)
     for mine, other in zip(products(*(x.to("tpu") for x in given)), products(*given), strict=True):
         torch.testing.assert_close(mine.cpu(), other)
+
+
+@pytest.mark.parametrize("shape", [(130, 70, 129), (1, 300, 260), (260, 300, 1)])
+@pytest.mark.parametrize("transposed", [(), (0,), (1,), (0, 1)])
+def test_large_products_of_transposed_matrices(shape, transposed):
+    """Large enough for the CPU plugin's host kernel, which takes them as they lie."""
+    torch.manual_seed(0)
+    rows, inner, columns = shape
+    pair = [torch.randn(rows, inner), torch.randn(inner, columns)]
+    for i in transposed:
+        pair[i] = pair[i].t().contiguous().t()
+    a, b = (x.to(DEVICE) for x in pair)
+    expected = pair[0].double() @ pair[1].double()
+    torch.testing.assert_close((a @ b).cpu().double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((b.t() @ a.t()).cpu().double(), expected.t(), rtol=1e-4, atol=1e-4)
