@@ -325,3 +325,113 @@ def test_leaving_the_bounds_is_logged_and_right(told):
     y = r(20)
     torch.testing.assert_close(fn(y.to("tpu")).cpu(), y.softmax(0))
     assert [line for line in told() if "outside of its bounds, 2 to 16" in line]
+
+
+def _add(x):
+    x.add_(1)
+    return x.sum(0)
+
+
+def _zero_a_column(x):
+    x[:, 1] = 0
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [_add, _zero_a_column])
+@pytest.mark.parametrize("layout", ["whole", "transposed", "part"])
+def test_inputs_that_are_written(fn, layout, told):
+    compiled = torch.compile(fn, backend="tpu")
+    for n in (5, 9, 16):
+        base = {"whole": r(n, 4), "transposed": r(4, n), "part": r(n + 2, 4)}[layout]
+        base, based = base.clone(), base.to("tpu")
+        part = {"whole": lambda t: t, "transposed": lambda t: t.t(), "part": lambda t: t[1:-1]}
+        x, xd = part[layout](base), part[layout](based)
+        also = based.view(-1)  # another view of the same memory
+        for _ in range(2):
+            mark_dynamic(xd, 0, min=4, max=16)
+            torch.testing.assert_close(compiled(xd).cpu(), fn(x))
+            torch.testing.assert_close(xd.cpu(), x)
+            torch.testing.assert_close(also.cpu(), base.view(-1))
+        also.mul_(2)
+        torch.testing.assert_close(xd.cpu(), x * 2)
+    assert len(told()) == 1
+    assert "one program serves" in told()[0]
+
+
+def test_random_numbers_are_those_of_eager(told):
+    def fn(x):
+        return F.dropout(F.dropout(x, 0.5) + 1, 0.3) + torch.rand_like(x)
+
+    compiled = torch.compile(fn, backend="tpu")
+    for n in (5, 16, 6, 7):
+        x = r(n, 3).to("tpu")
+        torch.manual_seed(n)
+        expected, after = fn(x), torch.rand(3, device="tpu")
+        mark_dynamic(x, 0, min=4, max=16)
+        torch.manual_seed(n)
+        torch.testing.assert_close(compiled(x), expected)
+        assert torch.equal(torch.rand(3, device="tpu"), after)
+    assert len(told()) == 1
+    assert "one program serves" in told()[0]
+
+
+def test_dropout_is_trained(told):
+    run(
+        lambda x, w: F.dropout(x @ w, 0.0).sum(1),
+        lambda n, m: [r(n, m, 8), r(8, 5)],
+        {0: [0, 1]},
+        grad=True,
+    )
+    x = torch.ones(7, 8).to("tpu").requires_grad_()
+    mark_dynamic(x, 0, min=4, max=16)
+    y = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu")(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert not [line for line in told() if "exact" in line]
+
+
+def test_a_language_model_answers_prompts_of_any_length(told):
+    """Prefill is one program; a prompt of one token is the same program as the steps after it."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    compiled = transformers.LlamaForCausalLM(config).eval().to("tpu")
+    compiled.load_state_dict(model.state_dict())
+    compiled = torch.compile(compiled, backend="tpu")
+
+    def cache(device):
+        made = transformers.StaticCache(config=config, max_cache_len=40)
+        made.early_initialization(
+            batch_size=1, num_heads=2, head_dim=8, dtype=torch.float32, device=torch.device(device)
+        )
+        return made
+
+    on_device, count = cache("tpu"), None
+    with torch.no_grad():
+        for n in (7, 2, 32, 1, 19):
+            for layer in on_device.layers:
+                layer.cumulative_length.zero_()
+            kept, tokens = cache("cpu"), torch.randint(96, (1, n))
+            for step in range(3):
+                given = tokens.to("tpu")
+                if step == 0 and n > 1:
+                    mark_dynamic(given, 1, min=2, max=32)
+                expected = model(tokens, cache=kept, logits_to_keep=1).logits
+                out = compiled(given, cache=on_device, logits_to_keep=1).logits
+                torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-4)
+                tokens = expected.argmax(-1)
+            torch.tpu.synchronize()
+            made = torch.tpu.cache_stats()["programs_compiled"]
+            assert count in (None, made)
+            count = made
+    assert len([line for line in told() if "one program serves" in line]) == 1
+    assert not [line for line in told() if "exact" in line]

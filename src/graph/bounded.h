@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,6 +30,18 @@ struct BoundedTraces {
   std::vector<const hlo::Function*> functions;
   std::vector<hlo::Dims> sizes;  // of each trace: the value of each dynamic size
 };
+
+// How many random words an operator draws, whatever the sizes: `factor` times a product of sizes,
+// rounded up to a multiple of four.
+struct DrawnWords {
+  int64_t factor = 0;
+  std::vector<size_t> of;  // which sizes; one may come several times
+
+  int64_t at(const hlo::Dims& sizes) const;
+};
+// From the sizes of each trace and what was drawn there. None if that is not understood.
+std::optional<DrawnWords> fit_drawn_words(const std::vector<hlo::Dims>& sizes,
+                                          const hlo::Dims& drawn);
 
 // Writes the function into b. sizes: 0-dim S32, the real value of each dynamic size. param(i) gives
 // parameter i: if it has dynamic dimensions, its elements in row-major order without gaps, at the

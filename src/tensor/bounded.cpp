@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "src/graph/bounded.h"
 #include "src/graph/op_table.h"
 #include "src/graph/trace.h"
 #include "src/run/runtime.h"
 #include "src/tensor/errors.h"
+#include "src/tensor/generator.h"
 #include "src/tensor/storage.h"
 
 namespace torch_tpu::tensor {
@@ -50,6 +50,21 @@ at::Tensor flattened(const at::Tensor& t, int64_t elements) {
                 t.scalar_type());
 }
 
+// Gives a tensor what the program wrote to its flat form.
+void write_back(const at::Tensor& t, const at::Tensor& flat) {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  if (storage == flat.storage().unsafeGetStorageImpl()) return;
+  const bool plain = !t.is_conj() && !t.is_neg() && t.is_contiguous() && t.storage_offset() == 0;
+  if (!plain || storage->nbytes() != t.nbytes()) {
+    t.copy_(flat.narrow(0, 0, t.numel()).view(t.sizes()));
+    return;
+  }
+  // All of its storage: that takes the buffer over, and the next call needs no copy.
+  std::lock_guard lock(run::Runtime::instance().mutex());
+  slot_of(*storage).value = slot_of(flat).value;
+  storage->set_nbytes(flat.storage().nbytes());
+}
+
 }  // namespace
 
 BoundedGraph::BoundedGraph(const std::string& name, CompiledGraph::Body body,
@@ -67,6 +82,8 @@ hlo::Values BoundedGraph::trace(graph::Call& c) {
   const size_t n = dynamic_.size();
   std::vector<std::shared_ptr<Record>> records;
   std::vector<GraphOutput> outputs;
+  std::vector<std::vector<int64_t>> draws;  // of each sample
+  written_.clear();
   for (const Sample& sample : samples_) {
     auto args = std::make_shared<graph::Args>(2);
     graph::Arg &tensors = (*args)[0], &ints = (*args)[1];
@@ -118,10 +135,11 @@ hlo::Values BoundedGraph::trace(graph::Call& c) {
       }
       for (size_t i = 0; i < n; ++i) {
         if (!given[i].defined() || !capture.changed(given[i])) continue;
-        if (dynamic_[i] || list[i].tensor.host)
-          throw NotBounded("the graph writes to an input of dynamic size");
+        inner.check(!list[i].tensor.host, "a captured graph writes to a CPU tensor");
+        if (dynamic_[i] && records.empty()) written_.push_back(i);
         inner.write_at(0, i, capture.value_of(given[i]));
       }
+      draws.push_back(capture.draws());
       return results;
     };
     graph::TraceOptions options = trace_options();
@@ -145,8 +163,8 @@ hlo::Values BoundedGraph::trace(graph::Call& c) {
     if (r.inputs != first.inputs || r.scalars != first.scalars ||
         r.writes.size() != first.writes.size() || r.checks.size() != first.checks.size())
       throw NotBounded("the program takes other inputs at other sizes");
-    if (r.random_increment != first.random_increment)
-      throw NotBounded("how many random numbers are drawn depends on a size");
+    if (draws.at(p).size() != draws[0].size())
+      throw NotBounded("which operators draw random numbers depends on a size");
     traces.functions.push_back(&r.function);
     traces.sizes.push_back(samples_[p].sizes);
   }
@@ -162,6 +180,14 @@ hlo::Values BoundedGraph::trace(graph::Call& c) {
     return c.scalar_input(first.scalars[i - first.inputs.size()]);
   });
   c.random_increment() += first.random_increment;
+  draws_.clear();
+  for (size_t k = 0; k < draws[0].size(); ++k) {
+    hlo::Dims drawn;
+    for (const auto& of_sample : draws) drawn.push_back(of_sample[k]);
+    auto found = graph::fit_drawn_words(traces.sizes, drawn);
+    if (!found) throw NotBounded("how many random numbers are drawn depends on a size");
+    draws_.push_back(*std::move(found));
+  }
   for (const graph::WriteSpec& w : first.writes)
     c.write_at(0, w.to.element, results[static_cast<size_t>(w.result)]);
   if (first.error_result >= 0)
@@ -183,7 +209,7 @@ std::vector<c10::IValue> BoundedGraph::call(std::vector<at::Tensor>& inputs,
     for (size_t i = 0; i < tensors.size(); ++i)
       if (dynamic_[i]) tensors[i] = flattened(tensors[i], elements_[next++]);
     for (int64_t size : sizes) tensors.push_back(at::scalar_tensor(size, at::kLong));
-    return graph_.call(tensors, {}, inputs, [&](size_t i, GraphOutput out) {
+    auto results = graph_.call(tensors, {}, inputs, [&](size_t i, GraphOutput out) {
       if (!open_[i]) return out;
       TORCH_CHECK(i < output_sizes.size() && output_sizes[i].size() == out.sizes.size(),
                   "an output of a bounded graph has another rank than it should");
@@ -196,6 +222,17 @@ std::vector<c10::IValue> BoundedGraph::call(std::vector<at::Tensor>& inputs,
       }
       return out;
     });
+    for (size_t i : written_) write_back(inputs[i], tensors[i]);
+    if (!draws_.empty()) {
+      // The call has drawn as many as at the bounds.
+      auto* generator = at::check_generator<GeneratorImpl>(default_generator());
+      std::lock_guard hold(generator->mutex_);
+      uint64_t offset = generator->get_offset();
+      for (const graph::DrawnWords& words : draws_)
+        offset -= static_cast<uint64_t>(words.at(samples_[0].sizes) - words.at(sizes));
+      generator->set_offset(offset);
+    }
+    return results;
   });
 }
 

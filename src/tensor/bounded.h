@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "src/graph/bounded.h"
 #include "src/tensor/compiled.h"
 
 namespace torch_tpu::tensor {
@@ -12,7 +13,8 @@ namespace torch_tpu::tensor {
 // Inputs of dynamic size travel at the front of flat buffers that are as large as the bounds need,
 // with the real sizes as run-time numbers, and results come back so: a tensor of its exact size is
 // a window on such a buffer. What a bounded graph gives can be passed on to another without a copy;
-// other inputs are copied by the host, which needs no program.
+// other inputs are copied by the host, which needs no program. An input that is written is such a
+// window afterwards. The generator advances as if the operators had run at the real sizes.
 class BoundedGraph {
  public:
   // What the inputs are at some sizes, which are within what the graph was made for.
@@ -43,6 +45,8 @@ class BoundedGraph {
   std::vector<Sample> samples_;
   std::vector<bool> open_;         // outputs whose sizes differ between the samples
   std::vector<int64_t> elements_;  // of each input of dynamic size, at the bounds
+  std::vector<size_t> written_;    // inputs of dynamic size that the graph writes to
+  std::vector<graph::DrawnWords> draws_;
   GraphKernel graph_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "src/graph/bounded.h"
 #include "src/graph/view.h"
 #include "src/run/runtime.h"
 #include "src/tensor/kernel.h"
@@ -132,15 +133,31 @@ hlo::Value Capture::value_of(const at::TensorBase& tensor) {
 
 // A half of the seed or the offset, as U32.
 hlo::Value Capture::random_scalar(ScalarSource s) {
-  if (!drawn_state_) {
-    if (s.kind >= ScalarSource::OffsetLow)
-      s.divisor += static_cast<int64_t>(call_.random_increment());
+  const bool offset = s.kind >= ScalarSource::OffsetLow;
+  if (!drawn_state_ && !(offset && call_.open_sizes())) {
+    if (offset) s.divisor += static_cast<int64_t>(call_.random_increment());
     return call_.scalar_input(s);
   }
   hlo::Builder& b = call_.builder();
-  const bool offset = s.kind >= ScalarSource::OffsetLow;
-  hlo::Value v = hlo::reshape(hlo::slice_dim(drawn_state_, 0, offset, offset + 1), {});
-  if (offset) v = v + hlo::constant_int(b, v.type(), s.divisor + static_cast<int64_t>(drawn_));
+  hlo::Value v;
+  if (drawn_state_) {
+    v = hlo::reshape(hlo::slice_dim(drawn_state_, 0, offset, offset + 1), {});
+    if (offset) v = v + hlo::constant_int(b, v.type(), s.divisor + static_cast<int64_t>(drawn_));
+  } else {
+    // What was drawn before depends on sizes, so the program adds it.
+    auto half = [&](ScalarSource::Kind kind) {
+      ScalarSource h;
+      h.kind = kind;
+      h.dtype = hlo::DType::U32;
+      h.divisor = 0;
+      return hlo::convert(call_.scalar_input(h), hlo::DType::U64);
+    };
+    const hlo::Value high = half(ScalarSource::OffsetHigh);
+    v = hlo::or_(half(ScalarSource::OffsetLow),
+                 hlo::shift_left(high, hlo::constant_int(b, high.type(), 32)));
+    v = v + hlo::constant_int(b, v.type(), s.divisor);
+    if (drawn_words_) v = v + drawn_words_;
+  }
   if (s.kind == ScalarSource::SeedHigh || s.kind == ScalarSource::OffsetHigh)
     v = hlo::shift_right_logical(v, hlo::constant_int(b, v.type(), 32));
   v = hlo::and_(v, hlo::constant_int(b, v.type(), 0xFFFFFFFF));
@@ -216,6 +233,11 @@ void Capture::record(const Record& own, const std::vector<ArrayPtr>& inputs,
     }
   }
   (drawn_state_ ? drawn_ : call_.random_increment()) += r.random_increment;
+  if (call_.open_sizes() && !drawn_state_ && r.random_increment != 0) {
+    draws_.push_back(static_cast<int64_t>(r.random_increment));
+    hlo::Value words = hlo::constant_int(b, {hlo::DType::U64, {}}, draws_.back());
+    drawn_words_ = drawn_words_ ? drawn_words_ + words : words;
+  }
   std::vector<hlo::Value> out = b.inline_call(r.function, args);
   for (size_t i = 0; i < results.size(); ++i) {
     results[i]->set_placeholder();
@@ -273,6 +295,8 @@ class CaptureRegion {
 
   // The results with the region's two error words behind them.
   hlo::Values leave(const std::vector<at::Tensor>& results) {
+    if (capture_.call_.open_sizes() && drew_random_numbers())
+      throw graph::NotBounded("random numbers in a branch or a loop");
     hlo::Values out;
     for (const at::Tensor& t : results) out.push_back(capture_.value_of(t));
     auto [check, culprit] = capture_.call_.exchange_error_words({}, {});

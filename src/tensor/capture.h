@@ -43,6 +43,7 @@ class Capture {
   // from such a state (undefined: from the generator again).
   at::Tensor random_state();
   void draw_from(const at::Tensor& state);
+  const std::vector<int64_t>& draws() const { return draws_; }
   // The line of the user's that the ops to come belong to, for failed checks ("file.py:12").
   void set_line(std::string line) { line_ = std::move(line); }
 
@@ -56,6 +57,9 @@ class Capture {
   std::string line_;
   hlo::Value drawn_state_;  // U64 [seed, offset], or none
   uint64_t drawn_ = 0;
+  // Where sizes are open: the words that each operator drew, and their sum in the program.
+  std::vector<int64_t> draws_;
+  hlo::Value drawn_words_;
   Capture* outer_;
   std::unordered_map<const run::Array*, hlo::Value> values_;
   std::vector<run::ArrayPtr> held_;
