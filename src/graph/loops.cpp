@@ -36,6 +36,11 @@ bool only_moves(std::string_view op) {
   return op == "broadcast_in_dim" || op == "reshape" || op == "transpose" || op == "slice";
 }
 
+// Done to a stack by a loop of its own, as there is no such instruction for many at once: of
+// tensors that lie in one buffer (sharded gradients) at positions that are known when the program
+// runs.
+bool one_by_one(std::string_view op) { return op == "dynamic_slice"; }
+
 Type stacked(const Type& type, int64_t count) {
   Type out = type;
   out.dims.insert(out.dims.begin(), count);
@@ -209,6 +214,7 @@ class Looper {
   Value element(const Value& stack, const Value& index);
   void write_loop(Group& group);
   void write_stacked(Group& group);
+  void write_one_by_one(Group& group);
   Value again(Builder& b, const Source& source, const std::function<Value(const Source&)>& element);
   Values zero_starts(const Value& first, int64_t rank);
   void arguments();
@@ -618,7 +624,8 @@ bool Looper::stack_instruction(const std::vector<int32_t>& members, int depth) {
   const Instr& first = fn_.body[members[0]];
   const std::string_view op = bare(first);
   const bool reduces = op == "reduce";
-  if (depth == 0 || !(hlo::is_pointwise(op) || only_moves(op) || reduces)) return false;
+  if (depth == 0 || !(hlo::is_pointwise(op) || only_moves(op) || one_by_one(op) || reduces))
+    return false;
   if (reduces ? first.result_count != 1 : first.result_count != 1 || !first.regions.empty())
     return false;
   std::set<int32_t> distinct;
@@ -1059,6 +1066,39 @@ void Looper::write_stacked(Group& g) {
   set_location(nullptr);
 }
 
+void Looper::write_one_by_one(Group& g) {
+  const Instr& instr = fn_.body[g.members[0]];
+  for (const Slot& slot : g.slots[0])
+    slot.kind == Slot::Along ? stack(slot.source.stack) : get(slot.index);
+  const DType counter = DType::S32;
+  const Value made = hlo::while_loop(
+      {{hlo::constant_int(b_, {counter, {}}, 0),
+        hlo::zeros(b_, stacked(type(instr.first_result), g.count))}},
+      [&](const Values& state) {
+        return hlo::lt(state[0], hlo::constant_int(b_, {counter, {}}, g.count));
+      },
+      [&](const Values& state) -> Values {
+        set_location(&instr);
+        Values uses;
+        for (const Slot& slot : g.slots[0]) {
+          if (slot.kind == Slot::Along) {
+            const Value step = hlo::constant_int(b_, {counter, {}}, slot.source.step);
+            const Value offset = hlo::constant_int(b_, {counter, {}}, slot.source.offset);
+            uses.push_back(element(stacks_[slot.source.stack].value, state[0] * step + offset));
+          } else {
+            uses.push_back(get(slot.index));
+          }
+        }
+        const Value one = b_.copy(fn_, instr, uses)[0];
+        const Value all =
+            hlo::dynamic_update_slice(state[1], hlo::reshape(one, stacked(one.type(), 1).dims),
+                                      zero_starts(state[0], state[1].rank()));
+        set_location(nullptr);
+        return {state[0] + hlo::constant_int(b_, {counter, {}}, 1), all};
+      })[1];
+  stacks_[g.stacks[0][0]].value = made;
+}
+
 // Parameters; a stack of parameters only is one, if that is allowed and no other stack has them.
 void Looper::arguments() {
   std::vector<int32_t> index(fn_.types.size(), -1);  // of a parameter
@@ -1143,7 +1183,12 @@ std::optional<Looped> Looper::run() {
   for (int32_t node : nodes) {
     if (node < 0) {
       Group& g = groups_[~node];
-      g.loop ? write_loop(g) : write_stacked(g);
+      if (g.loop)
+        write_loop(g);
+      else if (one_by_one(bare(fn_.body[g.members[0]])))
+        write_one_by_one(g);
+      else
+        write_stacked(g);
       continue;
     }
     const Instr& instr = fn_.body[node];

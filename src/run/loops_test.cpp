@@ -174,6 +174,30 @@ TEST(Loops, ALayerThatIsOddInOnePassIsInNoLoop) {
   EXPECT_EQ(stacks(made->results), 3);
 }
 
+// Gradients that lie in one buffer for each layer, as those of sharded weights do.
+TEST(Loops, PartsOfABufferAreReadForAllLayers) {
+  Builder b;
+  Value x = b.param(kMatrix);
+  const Value places = b.param({DType::F32, {6}});
+  Values weights, outputs, results;
+  for (int i = 0; i < 6; ++i) weights.push_back(b.param(kMatrix));
+  for (const Value& w : weights) {
+    x = x + hlo::tanh(matmul(x, w));
+    outputs.push_back(hlo::reshape(x * 0.5, {16}));
+  }
+  const Value one = hlo::constant_int(b, {DType::S32, {}}, 1);
+  for (int i = 0; i < 6; ++i) {
+    const Value place = hlo::convert(
+        hlo::reshape(hlo::slice_dim(hlo::abs(places), 0, i, i + 1), {}) * 8.0, DType::S32);
+    results.push_back(weights[i] -
+                      hlo::reshape(hlo::dynamic_slice(outputs[i], {{place + one}}, {4}), {1, 4}));
+  }
+  const auto made = compare(b.finish(results), {.turns = 3, .saved = 10});
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->params.size(), 3);
+  EXPECT_EQ(made->results.size(), 1);
+}
+
 TEST(Loops, LayersWithinBatchesAreTheLoops) {
   Builder b;
   Values batches, weights, gradients(8), last;
