@@ -73,7 +73,7 @@ def abstract(
         _C._begin_abstract()
         stack.callback(_C._end_abstract)
         if topology is not None or devices is not None:
-            count = devices or _C._describe_topology(topology)["devices"]
+            count = devices or device_count(topology)
             stack.enter_context(_group.world(count, rank))
             stack.enter_context(_within(topology))
         yield
@@ -91,6 +91,11 @@ def _within(topology: str | None) -> Iterator[None]:
     finally:
         if topology is not None:
             _topologies.pop()
+
+
+def device_count(topology: str) -> int:
+    """How many devices a topology has. Raises RuntimeError where libtpu does not know it."""
+    return _C._describe_topology(topology)["devices"]
 
 
 def load(path: str | os.PathLike) -> tuple[Callable, Sequence[Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 - the command `torch-tpu`: the cache of compiled programs, and compiling ahead of time.
-"""`torch-tpu cache list | size | prune | clear | pack | unpack` and `torch-tpu aot script.py`.
+"""`torch-tpu cache list | size | prune | clear | pack | unpack`, `torch-tpu aot script.py` and `torch-tpu plan`.
 
 A *warm pack* is a tar file of cache entries. Made on one machine, it spares another of the same kind
 (plugin, TPU generation or instruction set, compile options) all compilation:
@@ -185,6 +185,32 @@ def compile_ahead(args) -> int:
     return failed
 
 
+def plan_layout(args) -> int:
+    """Looks for the parallel layout of a model's training step; 1 if no layout fits."""
+    from torch_tpu import plan
+
+    try:
+        found = plan.plan(
+            args.model,
+            args.topology,
+            args.batch,
+            args.seq,
+            tries=args.tries,
+            jobs=args.jobs,
+            minutes=args.minutes,
+            layout=plan.parse_layout(args.layout) if args.layout else None,
+            html=args.html,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except (ValueError, RuntimeError) as error:
+        print(f"torch-tpu: {error}", file=sys.stderr)
+        return 1
+    print(found)
+    if args.json is not None:
+        found.json(args.json)
+    return 0 if any(t.fits for t in found.tried) else 1
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torch-tpu")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -196,6 +222,24 @@ def main(argv: list[str] | None = None) -> int:
     for option, what in (("json", "reports"), ("html", "pages"), ("output", "executables")):
         ahead.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"write {what} there")
     ahead.set_defaults(run=compile_ahead)
+    planned = commands.add_parser(
+        "plan", help="which parallel layout of a training step fits a pod, and which is fastest"
+    )
+    planned.add_argument(
+        "--model", required=True, help="such as qwen3-8b; an unknown one lists all"
+    )
+    planned.add_argument("--topology", required=True, help='such as "v6e:16x16"')
+    planned.add_argument("--batch", type=int, required=True, help="sequences in a step, in all")
+    planned.add_argument("--seq", type=int, default=4096, help="tokens in each (4096)")
+    planned.add_argument("--layout", help='only this one: "shard=64,tensor=4,recompute"')
+    planned.add_argument("--tries", type=int, default=6, help="how many layouts to compile (6)")
+    planned.add_argument("--jobs", type=int, default=2, help="how many at a time (2)")
+    planned.add_argument("--minutes", type=float, default=60, help="the most for each (60)")
+    planned.add_argument("--json", type=Path, metavar="FILE", help="write the plan there")
+    planned.add_argument(
+        "--html", type=Path, metavar="DIR", help="write a page of each layout there"
+    )
+    planned.set_defaults(run=plan_layout)
     cache = commands.add_parser("cache", help="compiled programs on disk")
     cache.add_argument("--dir", type=Path, help="another folder than the device's own")
     actions = cache.add_subparsers(dest="action", required=True)
@@ -213,6 +257,6 @@ def main(argv: list[str] | None = None) -> int:
     action.add_argument("file", type=Path)
     action.set_defaults(run=unpack)
     args = parser.parse_args(argv)
-    if args.command == "aot":
+    if args.command != "cache":
         return args.run(args)
     return args.run(args.dir or default_directory(), args)
