@@ -52,7 +52,7 @@ def test_a_layout_is_compiled(config, layout):
     assert said[-1].startswith("[1/1") and said[-1].endswith("fits")
     kinds = {c["kind"] for c in tried.report["collectives"]}
     assert ("all_to_all" in kinds) == (layout.expert > 1)
-    assert ("reduce_scatter" in kinds) == (layout.shard > 1)
+    assert ("reduce_scatter" in kinds) == (layout.dense_parts > layout.tensor)
     # 6 flops for each weight and token, and attention's; twice forward where it is computed again.
     tokens = 16 * 256 // 4 * layout.tensor
     least = 6 * config.active_weights * tokens / layout.tensor

@@ -14,7 +14,6 @@
 #include "src/pjrt/topology.h"
 #include "src/python/compiled_facts.h"
 #include "src/run/runtime.h"
-#include "src/run/step_scalars.h"
 #include "src/tensor/errors.h"
 #include "src/tensor/storage.h"
 
@@ -189,15 +188,10 @@ py::dict end_step(const std::vector<uintptr_t>& held, int32_t loops) {
                                   made[i].node->record->op,
                                   made[i].node->line != nullptr ? *made[i].node->line : ""));
   d["largest"] = largest;
-  std::vector<uint64_t> numbers;
-  {
-    std::lock_guard lock(Runtime::instance().mutex());
-    numbers = run::last_step_scalars();
-  }
   py::list scalars;
   for (const run::ScalarPack& p : step.program->packs()) {
     std::vector<int64_t> words;
-    for (const uint32_t i : p.scalars) words.push_back(static_cast<int64_t>(numbers[i]));
+    for (const uint32_t i : p.scalars) words.push_back(static_cast<int64_t>(step.scalars[i]));
     scalars.append(py::make_tuple(tensor::scalar_type_of(p.dtype), words));
   }
   d["scalars"] = scalars;

@@ -124,8 +124,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   tensor::register_operators();
   tensor::register_sparse_operators();
   dist::register_functional_collectives();
-  for (const py::object& file : {py::module_::import("torch").attr("__file__"),
-                                 py::module_::import("torch_tpu._loader").attr("__file__")}) {
+  for (const py::object file : {py::module_::import("torch").attr("__file__"),
+                                py::module_::import("torch_tpu._loader").attr("__file__")}) {
     const auto path = file.cast<std::string>();
     own_folders().push_back(path.substr(0, path.rfind('/') + 1));
   }

@@ -15,7 +15,6 @@
 
 #include "src/pjrt/element_type.h"
 #include "src/pjrt/error.h"
-#include "src/run/step_scalars.h"
 
 namespace torch_tpu::run {
 
@@ -435,11 +434,6 @@ void Runtime::end_abstract() {
   abstract_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-std::vector<uint64_t>& last_step_scalars() {
-  static std::vector<uint64_t> scalars;
-  return scalars;
-}
-
 Runtime::AbstractStep Runtime::end_abstract_step(std::span<const Array* const> held) {
   std::lock_guard lock(mutex_);
   AbstractStep step;
@@ -453,7 +447,7 @@ Runtime::AbstractStep Runtime::end_abstract_step(std::span<const Array* const> h
     step.program->keep(kept);
     for (int32_t i : live) step.outputs.push_back(window_results_[i]);
     std::swap(step.inputs, window_inputs_);
-    last_step_scalars() = std::move(window_scalars_);
+    std::swap(step.scalars, window_scalars_);
   }
   clear_window();
   return step;

@@ -101,6 +101,7 @@ class Runtime {
   struct AbstractStep {
     std::shared_ptr<Program> program;
     std::vector<ArrayPtr> inputs, outputs;
+    std::vector<uint64_t> scalars;  // what the calls were given, in the order of their nodes
   };
   AbstractStep end_abstract_step(std::span<const Array* const> held);
 
