@@ -427,7 +427,7 @@ def test_a_language_model_answers_prompts_of_any_length(told):
                     mark_dynamic(given, 1, min=2, max=32)
                 expected = model(tokens, cache=kept, logits_to_keep=1).logits
                 out = compiled(given, cache=on_device, logits_to_keep=1).logits
-                torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(out.cpu(), expected, **allowed("sums"))
                 tokens = expected.argmax(-1)
             torch.tpu.synchronize()
             made = torch.tpu.cache_stats()["programs_compiled"]

@@ -288,7 +288,10 @@ def training_step(
             for layer in model.layers:
                 experts = layer.mlp.experts
                 fully_shard(
-                    experts, mesh=rest, mp_policy=policy, shard_placement_fn=lambda p: Shard(1)
+                    experts,
+                    mesh=rest,
+                    mp_policy=policy,
+                    shard_placement_fn=lambda p: Shard(p.shape.index(c.width)),
                 )
                 experts.set_force_sum_reduction_for_comms(True)
                 experts.set_gradient_divide_factor(layout.batches * layout.context)

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 _ELEMENT_TYPES = {
     1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64",
@@ -119,16 +120,19 @@ class Computation:
     root: int = 0
     instructions: list[Instruction] = field(default_factory=list)
 
+    @cached_property
+    def by_id(self) -> dict[int, Instruction]:
+        return {i.id: i for i in self.instructions}
+
     @property
     def result(self) -> Instruction:
-        return next(i for i in self.instructions if i.id == self.root)
+        return self.by_id[self.root]
 
     def source(self, id: int) -> Instruction:
         """The instruction of that id, seen through copies."""
-        known = {i.id: i for i in self.instructions}
-        while known[id].opcode in ("copy", "bitcast"):
-            id = known[id].operands[0]
-        return known[id]
+        while (at := self.by_id[id]).opcode in ("copy", "bitcast"):
+            id = at.operands[0]
+        return at
 
 
 @dataclass
@@ -139,10 +143,14 @@ class Module:
 
     @property
     def entry(self) -> Computation:
-        return next(c for c in self.computations if c.id == self.entry_id)
+        return self.computation(self.entry_id)
+
+    @cached_property
+    def _by_id(self) -> dict[int, Computation]:
+        return {c.id: c for c in self.computations}
 
     def computation(self, id: int) -> Computation:
-        return next(c for c in self.computations if c.id == id)
+        return self._by_id[id]
 
     def cost(self) -> tuple[int, int]:
         """(flops, bytes accessed). An arithmetic operation on an element counts as one flop, so a
@@ -162,7 +170,7 @@ class Module:
         return self._traffic(self.entry)
 
     def _flops(self, computation: Computation, once: bool = False) -> int:
-        known = {i.id: i for i in computation.instructions}
+        known = computation.by_id
         flops = 0
         for i in computation.instructions:
             if i.opcode == "dot":
@@ -212,7 +220,7 @@ class Module:
         return max(0, -((start - end.value) // (step[0] or step[1])))
 
     def _traffic(self, computation: Computation) -> int:
-        known = {i.id: i for i in computation.instructions}
+        known = computation.by_id
         total = 0
         for i in computation.instructions:
             operands = [known[o] for o in i.operands]
@@ -260,7 +268,7 @@ class Module:
         return min(total, parameter.bytes)
 
     def _bytes(self, computation: Computation) -> int:
-        known = {i.id: i for i in computation.instructions}
+        known = computation.by_id
         total = 0
         for i in computation.instructions:
             if i.opcode in _CALLS and i.opcode != "fusion":
@@ -292,7 +300,7 @@ class Module:
 
 def _updated(computation: Computation, root: int) -> int | None:
     """What of its result a computation that updates an operand in place writes; None: it does not."""
-    known = {i.id: i for i in computation.instructions}
+    known = computation.by_id
     at = known[root]
     while at.opcode == "bitcast":
         at = known[at.operands[0]]

@@ -224,6 +224,7 @@ class Report:
             "traffic": self.traffic,
             "bytes_accessed": self.bytes_accessed,
             "model_flops": self.model_flops,
+            "seconds": self.seconds,
             "estimated_seconds": {
                 "compiler": self.compiler_seconds,
                 **{f"roofline, {name}": value for name, value in self.bounds.items()},

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torch_tpu import _decoder, _page, aot
-from torch_tpu._decoder import CONFIGS, Config, Layout
+from torch_tpu import _page, aot
+from torch_tpu._decoder import CONFIGS, Config, Layout, training_step
 
 _MOST_TENSOR = 16  # all-reduces in every layer: worth it among near neighbours only
 
@@ -95,9 +95,8 @@ class Tried:
 
     @property
     def seconds(self) -> float:
-        estimates = self.report["estimated_seconds"] if self.report else {}
-        bounds = [value for name, value in estimates.items() if name != "compiler"]
-        return estimates.get("compiler") or max(bounds, default=float("inf"))
+        """The report's estimate; infinite where there is none."""
+        return (self.report and self.report["seconds"]) or float("inf")
 
     @property
     def fits(self) -> bool:
@@ -153,7 +152,7 @@ def _compile(arguments: dict) -> aot.Report:
     c, layout = Config(**arguments["config"]), Layout(**arguments["layout"])
     topology = arguments["topology"]
     with aot.abstract(topology if layout.devices > 1 else None):
-        made = _decoder.training_step(c, layout, arguments["batch"], arguments["length"])
+        made = training_step(c, layout, arguments["batch"], arguments["length"])
         return aot.compile(*made, topology=topology)
 
 

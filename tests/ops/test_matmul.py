@@ -126,7 +126,7 @@ def test_attention_in_any_order_of_heads_and_tokens(mask, heads, orders):
         expected = attention("cpu", (q, k, v), chosen, **options)
         actual = attention(DEVICE, (q, k, v), chosen, **options)
         for mine, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(mine, other, **allowed("layers"))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -223,5 +223,5 @@ def test_large_products_of_transposed_matrices(shape, transposed):
         pair[i] = pair[i].t().contiguous().t()
     a, b = (x.to(DEVICE) for x in pair)
     expected = pair[0].double() @ pair[1].double()
-    torch.testing.assert_close((a @ b).cpu().double(), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close((b.t() @ a.t()).cpu().double(), expected.t(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((a @ b).cpu().double(), expected, **allowed("sums"))
+    torch.testing.assert_close((b.t() @ a.t()).cpu().double(), expected.t(), **allowed("sums"))

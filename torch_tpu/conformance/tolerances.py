@@ -32,7 +32,7 @@ TOLERANCES: dict[tuple[str, str, str], tuple[float, float, str]] = {
     ("tests of sums", "", ""): (
         1e-4,
         1e-4,
-        "Gradients that are sums over a batch and all its places.",
+        "Long sums: products of matrices, gradients over a batch and all its places, a model's logits.",
     ),
     ("tests of training", "", ""): (
         1e-3,
